@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stack
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+func dieWithParent(cmd *exec.Cmd) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+}

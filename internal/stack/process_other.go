@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package stack
+
+import "os/exec"
+
+// dieWithParent does nothing where the kernel has no death signal: there a killed test leaves its servers behind.
+func dieWithParent(*exec.Cmd) {}
