@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+// Locker grants leases. It is safe for concurrent use. One per process and
+// namespace is what callers of the same keys should share: it is what keeps
+// them in line without asking a server.
+type Locker struct {
+	filter    driver.Filter // nil: the authority alone
+	authority driver.Authority
+	settings  settings
+	log       *zap.Logger
+
+	queues   *queues
+	refusals *refusals
+	renewer  *renewer
+	filterIn health
+	ready    readiness
+	behind   background
+
+	closing context.Context // ends when Close begins
+	close   context.CancelCauseFunc
+	begun   atomic.Bool   // a Close does the work
+	closed  chan struct{} // closed when it is done
+}
+
+// New composes a locker from a filter and an authority. A nil filter means the
+// authority alone. The locker owns both from now on: Close closes them.
+//
+// New sends nothing. [Locker.Check] asks the servers the start-up questions;
+// where nobody called it, the first acquire does.
+//
+// Defaults: [WithTTL] 10 s, [WithWait] 3 s, [WithDrain] 0, [WithNamespace]
+// "default", no logger. Errors: [ErrOption].
+func New(filter driver.Filter, authority driver.Authority, options ...Option) (*Locker, error) {
+	s := defaults()
+	for _, o := range options {
+		o.applyLocker(&s)
+	}
+	if authority == nil {
+		return nil, optionError("authority is nil; only the filter may be")
+	}
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	l := &Locker{
+		filter: filter, authority: authority, settings: s, log: s.log,
+		queues: newQueues(), refusals: newRefusals(), closed: make(chan struct{}),
+	}
+	l.filterIn.log = s.log
+	l.ready.asking = make(chan struct{}, 1)
+	l.closing, l.close = context.WithCancelCause(context.Background())
+	l.renewer = newRenewer(l)
+	return l, nil
+}
+
+// Check asks both tiers whether they can be relied on: that the authority's
+// tables are there and its server is writable, durable and no replica. It is
+// worth calling at start, where an error can stop a deployment. A filter that
+// does not answer is logged, not returned: the lock works without it.
+func (l *Locker) Check(ctx context.Context) error {
+	if err := l.ready.check(ctx, l); err != nil {
+		return &Error{Op: "check", Err: err}
+	}
+	return nil
+}
+
+// Acquire waits for the key, up to [WithWait], and returns its lease. The
+// context bounds the wait only; the lease lives until it is released or lost,
+// whatever becomes of ctx.
+//
+// Errors, all in an [*Error]: [ErrHeld] when the wait ended; [ErrUnavailable]
+// when the authority did not answer; [ErrClosed]; [ErrKey]; [ErrOption]; the
+// context's error when ctx ended. After any error nothing is held: what a
+// request still on its way might be granted is freed within a second.
+func (l *Locker) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
+	t := l.settings.terms
+	for _, o := range options {
+		o.applyAcquire(&t)
+	}
+	return l.acquire(ctx, key, t)
+}
+
+// TryAcquire looks once: [ErrHeld] comes at once, any answer within a second.
+// Otherwise it is Acquire.
+func (l *Locker) TryAcquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
+	t := l.settings.terms
+	for _, o := range options {
+		o.applyAcquire(&t)
+	}
+	t.wait = 0
+	return l.acquire(ctx, key, t)
+}
+
+// Do acquires the key, runs f and releases, also when f panics or calls
+// runtime.Goexit. The context given to f ends with ctx and with the lease. The
+// error joins f's and the release's: [ErrLost] means that f may have run on
+// after another was granted the key, and that only its guarded writes are safe.
+func (l *Locker) Do(ctx context.Context, key string, f func(context.Context, *Lease) error, options ...AcquireOption) (err error) {
+	lease, err := l.Acquire(ctx, key, options...)
+	if err != nil {
+		return err
+	}
+	inner, cancel := context.WithCancelCause(lease.Context())
+	if deadline, ok := ctx.Deadline(); ok {
+		var stop context.CancelFunc
+		inner, stop = context.WithDeadline(inner, deadline)
+		defer stop()
+	}
+	unhook := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	defer func() {
+		unhook()
+		cancel(context.Canceled)
+		err = errors.Join(err, lease.Release(ctx))
+	}()
+	return f(inner, lease)
+}
+
+// Close ends the locker: new calls and waiters get [ErrClosed]; what is held is
+// renewed for [WithDrain] more; then the holders' contexts end with ErrClosed
+// and nothing is renewed. It waits until ctx ends for the holders to release,
+// leaves the rest to expire and names it in its error, and closes the filter
+// and the authority. It returns within ctx. A second Close waits for the first
+// and returns nil.
+func (l *Locker) Close(ctx context.Context) error {
+	if !l.begun.CompareAndSwap(false, true) {
+		select {
+		case <-l.closed:
+			return nil
+		case <-ctx.Done():
+			return &Error{Op: "close", Err: ctx.Err()}
+		}
+	}
+	defer close(l.closed)
+	l.close(ErrClosed)
+
+	l.drain(ctx)
+	l.renewer.stop()
+	err := l.renewer.awaitReleases(ctx)
+	if waitErr := l.behind.wait(ctx); waitErr != nil {
+		err = errors.Join(err, fmt.Errorf("background work was left unfinished: %w", waitErr))
+	}
+	if l.filter != nil {
+		err = errors.Join(err, l.filter.Close(ctx))
+	}
+	err = errors.Join(err, l.authority.Close(ctx))
+	if err != nil {
+		return &Error{Op: "close", Err: err}
+	}
+	return nil
+}
+
+// drain lets the renewer go on until nothing is held or the time is up.
+func (l *Locker) drain(ctx context.Context) {
+	if l.settings.drain == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.settings.drain)
+	defer cancel()
+	select {
+	case <-l.renewer.empty():
+	case <-ctx.Done():
+	}
+}
+
+// fullKey validates a key and puts the namespace before it.
+func (l *Locker) fullKey(key string) (string, error) {
+	switch {
+	case key == "":
+		return "", fmt.Errorf("%w: it is empty", ErrKey)
+	case len(key) > maxKey:
+		return "", fmt.Errorf("%w: %d bytes, at most %d are allowed: %.64q...", ErrKey, len(key), maxKey, key)
+	}
+	return l.settings.namespace + "/" + key, nil
+}
+
+// releaseBehind frees a grant that nobody will ever hold.
+func (l *Locker) releaseBehind(full string, g driver.Grant) {
+	l.behind.run(func() {
+		ctx, cancel := context.WithDeadline(context.Background(), g.Until.Add(time.Second))
+		defer cancel()
+		// Either answer will do: freed, or not ours any more.
+		_ = l.authority.Release(ctx, driver.Release{Key: full, Token: g.Token, Until: g.Until})
+	})
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tier
+
+import (
+	"slices"
+	"sync"
+)
+
+// queues holds one line of callers per key. Only the head of a line talks to
+// the servers, so that a thousand goroutines that want one key cost the
+// servers as much as one (faults.md H5).
+//
+// A turn passes through these states, always under the line's mutex:
+//
+//	waiting --(the one before leaves)--> head --(its release was answered)--> ending
+//	   any of them --leave--> gone
+//
+// A head stays head while it asks and while it holds. In "ending" the key is
+// free on the authority and only the mark is still being cleared: a caller who
+// does not want to wait for another holder may wait for that.
+type queues struct {
+	mu    sync.Mutex
+	lines map[string]*line
+}
+
+// line is the queue of one key. It exists while anybody is in it.
+type line struct {
+	turns []*turn // the head first
+}
+
+type turnState uint8
+
+const (
+	turnWaiting turnState = iota
+	turnHead
+	turnEnding
+	turnGone
+)
+
+// turn is one caller's place in a line.
+type turn struct {
+	queues *queues
+	key    string
+	state  turnState
+	ready  chan struct{} // closed when the turn becomes head
+}
+
+func newQueues() *queues { return &queues{lines: make(map[string]*line)} }
+
+// enter takes the last place in the key's line. With patient false it takes a
+// place only when nobody holds, asks or waits: it then returns nil.
+func (q *queues) enter(key string, patient bool) *turn {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	ln := q.lines[key]
+	if ln == nil {
+		ln = &line{}
+		q.lines[key] = ln
+	}
+	if !patient && len(ln.turns) > 0 && (len(ln.turns) > 1 || ln.turns[0].state != turnEnding) {
+		return nil
+	}
+	t := &turn{queues: q, key: key, ready: make(chan struct{})}
+	ln.turns = append(ln.turns, t)
+	ln.promote()
+	return t
+}
+
+// promote makes the first of the line its head.
+func (ln *line) promote() {
+	if first := ln.turns[0]; first.state == turnWaiting {
+		first.state = turnHead
+		close(first.ready)
+	}
+}
+
+// ending says that the authority has freed the key.
+func (t *turn) ending() {
+	t.queues.mu.Lock()
+	defer t.queues.mu.Unlock()
+	if t.state == turnHead {
+		t.state = turnEnding
+	}
+}
+
+// leave gives the place up, from whatever state, and lets the next one go
+// ahead. It may be called more than once.
+func (t *turn) leave() {
+	q := t.queues
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.state == turnGone {
+		return
+	}
+	t.state = turnGone
+	ln := q.lines[t.key]
+	i := slices.Index(ln.turns, t)
+	ln.turns = slices.Delete(ln.turns, i, i+1)
+	if len(ln.turns) == 0 {
+		delete(q.lines, t.key)
+		return
+	}
+	ln.promote()
+}
+
+// len returns how many keys have a line.
+func (q *queues) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.lines)
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tier
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+const (
+	// busyRenewal is when a renewal that met a locked row asks again.
+	busyRenewal = 50 * time.Millisecond
+	// renewalFloor keeps retries close to the deadline from becoming a storm.
+	renewalFloor = 20 * time.Millisecond
+)
+
+// renewer renews all leases of a locker from one goroutine, those that are due
+// together in one request.
+type renewer struct {
+	locker *Locker
+
+	mu      sync.Mutex
+	due     renewalHeap
+	held    map[*Lease]struct{} // granted, and neither released nor lost
+	running bool
+	stopped bool
+	changed chan struct{} // wakes the goroutine; holds one value
+	drained chan struct{} // closed when held falls to none; nil when nobody waits
+}
+
+// renewalPlan is a lease's place in the renewer; under the renewer's mutex.
+type renewalPlan struct {
+	at    time.Time
+	index int // in the heap, -1 when not in it
+}
+
+func newRenewer(l *Locker) *renewer {
+	return &renewer{locker: l, held: make(map[*Lease]struct{}), changed: make(chan struct{}, 1)}
+}
+
+// third is when a lease is renewed next: a third of its TTL, give or take a
+// tenth of that.
+func (t *terms) third() time.Duration {
+	d := t.ttl / 3
+	return d*9/10 + rand.N(d/5)
+}
+
+// add takes a new lease, or returns false when the locker was closed.
+func (r *renewer) add(lease *Lease) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopped {
+		return false
+	}
+	r.held[lease] = struct{}{}
+	lease.renewing.index = -1
+	r.schedule(lease, time.Now().Add(lease.terms.third()))
+	if !r.running {
+		r.running = true
+		r.locker.behind.run(r.loop)
+	}
+	return true
+}
+
+// schedule plans the lease's next renewal. The caller holds the mutex.
+func (r *renewer) schedule(lease *Lease, at time.Time) {
+	if _, held := r.held[lease]; !held || r.stopped {
+		return
+	}
+	lease.renewing.at = at
+	if lease.renewing.index >= 0 {
+		heap.Fix(&r.due, lease.renewing.index)
+	} else {
+		heap.Push(&r.due, lease)
+	}
+	if lease.renewing.index == 0 {
+		r.poke()
+	}
+}
+
+func (r *renewer) poke() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (r *renewer) plan(lease *Lease, in time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.schedule(lease, time.Now().Add(in))
+}
+
+// remove ends the renewals of a lease that is lost or being released.
+func (r *renewer) remove(lease *Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if lease.renewing.index >= 0 {
+		heap.Remove(&r.due, lease.renewing.index)
+	}
+	if lease.state == leaseLost {
+		r.drop(lease)
+	}
+}
+
+// gone forgets a lease whose release was answered.
+func (r *renewer) gone(lease *Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.drop(lease)
+}
+
+func (r *renewer) drop(lease *Lease) {
+	delete(r.held, lease)
+	if len(r.held) > 0 {
+		return
+	}
+	if r.drained != nil {
+		close(r.drained)
+		r.drained = nil
+	}
+	r.poke() // nothing held: the goroutine ends
+}
+
+// loop runs while anything is held.
+func (r *renewer) loop() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		batches, next, more := r.collect(time.Now())
+		if !more {
+			return
+		}
+		for _, batch := range batches {
+			r.locker.behind.run(func() { r.locker.renewAll(batch) })
+		}
+		timer.Reset(next)
+		select {
+		case <-r.changed:
+		case <-timer.C:
+		}
+	}
+}
+
+// collect takes what is due out of the heap, by TTL, since one statement
+// carries one. A lease is planned again when its answer is in.
+func (r *renewer) collect(now time.Time) (batches map[time.Duration][]*Lease, next time.Duration, more bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.held) == 0 || r.stopped {
+		r.running = false
+		return nil, 0, false
+	}
+	for len(r.due) > 0 && !r.due[0].renewing.at.After(now) {
+		lease := heap.Pop(&r.due).(*Lease)
+		if batches == nil {
+			batches = make(map[time.Duration][]*Lease)
+		}
+		batches[lease.terms.ttl] = append(batches[lease.terms.ttl], lease)
+	}
+	next = time.Hour
+	if len(r.due) > 0 {
+		next = r.due[0].renewing.at.Sub(now)
+	}
+	return batches, next, true
+}
+
+// renewAll renews leases of one TTL: the authority first, then the marks.
+func (l *Locker) renewAll(leases []*Lease) {
+	requests := make([]driver.Renewal, len(leases))
+	for i, lease := range leases {
+		lease.mu.Lock()
+		requests[i] = driver.Renewal{Key: lease.full, Token: lease.grant.Token, TTL: lease.terms.ttl, Until: lease.until}
+		lease.mu.Unlock()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leases[0].terms.ttl/3)
+	defer cancel()
+	var marks []driver.KeyMark
+	var marked []*Lease
+	for i, answer := range l.authority.Renew(ctx, requests) {
+		lease := leases[i]
+		_ = lease.renewed(answer) // the lease's context tells the holder
+		l.renewer.plan(lease, lease.nextRenewal(answer.Err))
+		if answer.Err != nil {
+			continue
+		}
+		lease.mu.Lock()
+		if lease.startRefresh() {
+			marks = append(marks, driver.KeyMark{Key: lease.full, Mark: lease.mark})
+			marked = append(marked, lease)
+		}
+		lease.mu.Unlock()
+	}
+	if len(marks) == 0 {
+		return
+	}
+	// Absent, foreign or unreachable: a mark is never a sign of loss.
+	if _, err := l.filter.Refresh(ctx, marks); err != nil {
+		l.filterIn.failed(err)
+	} else {
+		l.filterIn.answered()
+	}
+	for _, lease := range marked {
+		lease.endRefresh()
+	}
+}
+
+// renewed applies an answer to the lease. It returns the lease's error when it
+// has ended.
+func (l *Lease) renewed(answer driver.Renewed) error {
+	if loss, ok := errors.AsType[*driver.Loss](answer.Err); ok {
+		return l.end(loss)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.state == leaseLost && answer.Err == nil:
+		// It came back from the dead: nobody will use it, so nobody shall wait
+		// for it.
+		l.locker.releaseBehind(l.full, driver.Grant{Token: l.grant.Token, Until: answer.Until})
+		return l.cause
+	case l.state == leaseLost:
+		return l.cause
+	case l.state == leaseReleased:
+		return nil // its release is at the server, before or after the renewal
+	case answer.Err != nil:
+		l.locker.log.Debug("renewal not answered", zap.String("key", l.key), zap.Error(answer.Err))
+		return nil
+	}
+	if answer.Until.After(l.until) {
+		l.until = answer.Until
+	}
+	if left := time.Until(l.deadline()); left > 0 {
+		l.timer.Reset(left)
+		return nil
+	}
+	l.lose(errDeadline)
+	l.locker.releaseBehind(l.full, driver.Grant{Token: l.grant.Token, Until: answer.Until})
+	return l.cause
+}
+
+// nextRenewal is when to ask again after an answer.
+func (l *Lease) nextRenewal(err error) time.Duration {
+	if err == nil {
+		return l.terms.third()
+	}
+	if busy, ok := errors.AsType[*driver.Refusal](err); ok && busy.Busy {
+		return busyRenewal
+	}
+	return max(renewalFloor, time.Until(l.Deadline())/4)
+}
+
+// empty returns a channel that is closed when nothing is held.
+func (r *renewer) empty() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.held) == 0 {
+		c := make(chan struct{})
+		close(c)
+		return c
+	}
+	if r.drained == nil {
+		r.drained = make(chan struct{})
+	}
+	return r.drained
+}
+
+// stop ends all renewals and tells the holders that the locker is closed.
+func (r *renewer) stop() {
+	r.mu.Lock()
+	r.stopped = true
+	held := make([]*Lease, 0, len(r.held))
+	for lease := range r.held {
+		held = append(held, lease)
+	}
+	r.poke()
+	r.mu.Unlock()
+	for _, lease := range held {
+		lease.cancel(lease.error("hold", ErrClosed))
+	}
+}
+
+// awaitReleases waits for the holders, and names what they leave to expire.
+func (r *renewer) awaitReleases(ctx context.Context) error {
+	select {
+	case <-r.empty():
+		return nil
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	held := make([]*Lease, 0, len(r.held))
+	for lease := range r.held {
+		held = append(held, lease)
+	}
+	r.mu.Unlock()
+	var errs []error
+	for _, lease := range held {
+		errs = append(errs, lease.error("close", fmt.Errorf("not released; it expires in %v", time.Until(lease.Deadline().Add(lease.terms.margin())).Round(time.Millisecond))))
+		lease.mu.Lock()
+		lease.lose(ErrClosed)
+		lease.mu.Unlock()
+	}
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// renewalHeap orders leases by their next renewal.
+type renewalHeap []*Lease
+
+func (h renewalHeap) Len() int           { return len(h) }
+func (h renewalHeap) Less(i, j int) bool { return h[i].renewing.at.Before(h[j].renewing.at) }
+func (h renewalHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].renewing.index, h[j].renewing.index = i, j
+}
+
+func (h *renewalHeap) Push(x any) {
+	lease := x.(*Lease)
+	lease.renewing.index = len(*h)
+	*h = append(*h, lease)
+}
+
+func (h *renewalHeap) Pop() any {
+	old := *h
+	lease := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	lease.renewing.index = -1
+	return lease
+}

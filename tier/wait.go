@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tier
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	pollFloor = 50 * time.Millisecond
+	pollSpan  = 200 * time.Millisecond
+	pollCap   = time.Second
+)
+
+// obstacle is what keeps a caller waiting.
+type obstacle struct {
+	atMost time.Duration // how long it lasts by the server's word; 0: unknown
+	deaf   bool          // a message does not end it
+}
+
+// poll is the capped, jittered back-off of somebody who waits without hearing
+// anything. Its jitter is wide: waiters that began together must not ask
+// together (faults.md H1, H2).
+type poll struct {
+	factor int
+	cap    time.Duration
+}
+
+// newPoll caps the poll so that a mark of ours is extended in time.
+func newPoll(ttl time.Duration) poll { return poll{factor: 1, cap: min(pollCap, ttl/3)} }
+
+func (p *poll) next() time.Duration {
+	d := (pollFloor + rand.N(pollSpan)) * time.Duration(p.factor)
+	if d < p.cap {
+		p.factor *= 2
+		return d
+	}
+	return p.cap*3/4 + rand.N(p.cap/4)
+}
+
+func (p *poll) reset() { p.factor = 1 }
+
+// busyRetry is when a row locked by somebody's transaction is looked at again.
+func busyRetry() time.Duration { return 20*time.Millisecond + rand.N(30*time.Millisecond) }
+
+// faultRetry is the pause after a fault of the authority.
+func faultRetry() time.Duration { return 75*time.Millisecond + rand.N(50*time.Millisecond) }
+
+// sleep waits for a message, the poll or the obstacle's own end, whichever is
+// first. It returns false when ctx ended.
+func (a *attempt) sleep(ctx context.Context, o obstacle) bool {
+	wake := a.wake
+	if o.deaf {
+		wake = nil
+	}
+	timer := time.NewTimer(least(a.poll.next(), o.atMost))
+	defer timer.Stop()
+	select {
+	case <-wake:
+		a.look = false
+		a.poll.reset()
+		return true
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// least returns the shorter of two spans, of which 0 means none.
+func least(a, b time.Duration) time.Duration {
+	if b <= 0 {
+		return a
+	}
+	if a <= 0 {
+		return b
+	}
+	return min(a, b)
+}
