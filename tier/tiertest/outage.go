@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tiertest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+var errDown = errors.New("tiertest: taken down")
+
+// Outage is the switch of an in-memory driver. The zero value is up.
+type Outage struct {
+	tier string
+
+	mu     sync.Mutex
+	down   bool
+	silent chan struct{} // closed by Up; nil unless silent
+	lose   int           // replies still to be lost
+}
+
+// Down makes every call fail at once, as a refused connection does.
+func (o *Outage) Down() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.down = true
+}
+
+// Silence makes every call hang until its context ends, as a server behind a
+// black hole does.
+func (o *Outage) Silence() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.silent == nil {
+		o.silent = make(chan struct{})
+	}
+}
+
+// Up ends Down and Silence.
+func (o *Outage) Up() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.down = false
+	if o.silent != nil {
+		close(o.silent)
+		o.silent = nil
+	}
+}
+
+// LoseReplies lets the next n writing calls do their work and answer that
+// their outcome is unknown.
+func (o *Outage) LoseReplies(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lose = n
+}
+
+// enter is what every call does first.
+func (o *Outage) enter(ctx context.Context, op string) error {
+	o.mu.Lock()
+	down, silent := o.down, o.silent
+	o.mu.Unlock()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if down {
+		return &driver.Error{Tier: o.tier, Op: op, Class: driver.ClassDown, Err: errDown}
+	}
+	if silent == nil {
+		return nil
+	}
+	limit := time.NewTimer(500 * time.Millisecond)
+	defer limit.Stop()
+	select {
+	case <-silent:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-limit.C:
+		return &driver.Error{Tier: o.tier, Op: op, Class: driver.ClassUnknown, Err: context.DeadlineExceeded}
+	}
+}
+
+// lost reports whether this call's reply is to be lost.
+func (o *Outage) lost(op string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.lose == 0 {
+		return nil
+	}
+	o.lose--
+	return &driver.Error{Tier: o.tier, Op: op, Class: driver.ClassUnknown, Err: errors.New("tiertest: reply lost")}
+}
