@@ -95,8 +95,7 @@ func (a *attempt) run(caller, ctx context.Context) (*Lease, error) {
 	}
 	lease, err := a.ahead(caller, ctx, turn)
 	if err != nil {
-		a.giveUp()
-		turn.leave()
+		a.giveUp(turn)
 		return nil, err
 	}
 	return lease, nil
@@ -182,7 +181,7 @@ func (a *attempt) granted(caller, ctx context.Context, turn *turn, g driver.Gran
 		switch {
 		case err != nil && ctx.Err() != nil:
 			l.releaseBehind(a.full, g)
-			l.clearBehind(a.full, a.mark.Token)
+			a.marked = true // perhaps
 			return nil, obstacle{}, a.ended(caller, ctx)
 		case err != nil:
 			l.filterIn.failed(err)
@@ -212,12 +211,18 @@ func (a *attempt) granted(caller, ctx context.Context, turn *turn, g driver.Gran
 	return lease, obstacle{}, nil
 }
 
-// giveUp takes our mark away, if we may have one, so that whoever is next does
-// not wait for us.
-func (a *attempt) giveUp() {
-	if a.marked {
-		a.locker.clearBehind(a.full, a.mark.Token)
+// giveUp takes our mark away, if we may have one, and only then lets the next
+// of this process go ahead, who would be refused by it.
+func (a *attempt) giveUp(turn *turn) {
+	if !a.marked {
+		turn.leave()
+		return
 	}
+	turn.ending()
+	a.locker.behind.run(func() {
+		a.locker.clear(a.full, a.mark.Token)
+		turn.leave()
+	})
 }
 
 // refuse notes that the authority has another holder, or a busy row.

@@ -17,24 +17,24 @@ var errDown = errors.New("tiertest: taken down")
 type Outage struct {
 	tier string
 
-	mu     sync.Mutex
-	down   bool
-	silent chan struct{} // closed by Up; nil unless silent
-	lose   int           // replies still to be lost
+	switching sync.Mutex
+	down      bool
+	silent    chan struct{} // closed by Up; nil unless silent
+	lose      int           // replies still to be lost
 }
 
 // Down makes every call fail at once, as a refused connection does.
 func (o *Outage) Down() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.switching.Lock()
+	defer o.switching.Unlock()
 	o.down = true
 }
 
 // Silence makes every call hang until its context ends, as a server behind a
 // black hole does.
 func (o *Outage) Silence() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.switching.Lock()
+	defer o.switching.Unlock()
 	if o.silent == nil {
 		o.silent = make(chan struct{})
 	}
@@ -42,8 +42,8 @@ func (o *Outage) Silence() {
 
 // Up ends Down and Silence.
 func (o *Outage) Up() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.switching.Lock()
+	defer o.switching.Unlock()
 	o.down = false
 	if o.silent != nil {
 		close(o.silent)
@@ -54,16 +54,16 @@ func (o *Outage) Up() {
 // LoseReplies lets the next n writing calls do their work and answer that
 // their outcome is unknown.
 func (o *Outage) LoseReplies(n int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.switching.Lock()
+	defer o.switching.Unlock()
 	o.lose = n
 }
 
 // enter is what every call does first.
 func (o *Outage) enter(ctx context.Context, op string) error {
-	o.mu.Lock()
+	o.switching.Lock()
 	down, silent := o.down, o.silent
-	o.mu.Unlock()
+	o.switching.Unlock()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -87,8 +87,8 @@ func (o *Outage) enter(ctx context.Context, op string) error {
 
 // lost reports whether this call's reply is to be lost.
 func (o *Outage) lost(op string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.switching.Lock()
+	defer o.switching.Unlock()
 	if o.lose == 0 {
 		return nil
 	}
