@@ -12,7 +12,7 @@ import (
 
 // initMariaDB fills an empty data directory by feeding the system tables to `mariadbd --bootstrap`, as mariadb-install-db
 // does; that script wants tools of the client package, which we would need for nothing else.
-func (b binary) initMariaDB(ctx context.Context, data string) error {
+func (b program) initMariaDB(ctx context.Context, data string) error {
 	var script bytes.Buffer
 	script.WriteString("CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n")
 	for _, name := range []string{"system_tables", "performance_tables", "system_tables_data"} {
@@ -33,7 +33,7 @@ func (b binary) initMariaDB(ctx context.Context, data string) error {
 }
 
 // mariaDBScript reads one of the SQL files that come with the server; 11.x renamed them and their directory.
-func (b binary) mariaDBScript(name string) ([]byte, error) {
+func (b program) mariaDBScript(name string) ([]byte, error) {
 	base := filepath.Dir(filepath.Dir(b.path))
 	if real, err := filepath.EvalSymlinks(b.path); err == nil {
 		base = filepath.Dir(filepath.Dir(real))

@@ -19,7 +19,7 @@ func canChroot(root string) bool {
 }
 
 // initMySQL fills an empty data directory.
-func (b binary) initMySQL(ctx context.Context, data string) error {
+func (b program) initMySQL(ctx context.Context, data string) error {
 	script := data + ".sql"
 	if err := os.WriteFile(script, []byte(createAdmin), 0o600); err != nil {
 		return err

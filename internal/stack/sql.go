@@ -25,8 +25,8 @@ const (
 	adminPassword = "tierlock-admin"
 )
 
-// binary is a server program of known engine.
-type binary struct {
+// program is a server program of known engine.
+type program struct {
 	path    string // as seen from inside root
 	root    string // a directory to chroot into, or empty
 	version string // what --version said
@@ -94,7 +94,7 @@ func commonArgs(data string) []string {
 }
 
 // command runs the binary, inside its root if it has one.
-func (b binary) command(ctx context.Context, args ...string) *exec.Cmd {
+func (b program) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, b.path, args...)
 	if b.root != "" {
 		chroot(cmd, b.root)
@@ -103,7 +103,7 @@ func (b binary) command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // tempDir is where the binary can see temporary data.
-func (b binary) tempDir() string {
+func (b program) tempDir() string {
 	if b.root != "" {
 		return filepath.Join(b.root, "tmp")
 	}
@@ -111,24 +111,24 @@ func (b binary) tempDir() string {
 }
 
 // inside is a path as the binary sees it.
-func (b binary) inside(path string) string { return strings.TrimPrefix(path, b.root) }
+func (b program) inside(path string) string { return strings.TrimPrefix(path, b.root) }
 
 // askVersion runs `--version` and keeps b only if it is of the engine.
-func (b binary) askVersion(ctx context.Context, e Engine) (binary, bool) {
+func (b program) askVersion(ctx context.Context, e Engine) (program, bool) {
 	out, err := b.command(ctx, "--no-defaults", "--version").Output()
 	b.version = strings.TrimSpace(string(out))
 	return b, err == nil && engineOf(b.version) == e
 }
 
 // findSQL looks through the engine's places for a program that says it is of the engine.
-func findSQL(ctx context.Context, e Engine) (binary, error) {
-	var candidates []binary
+func findSQL(ctx context.Context, e Engine) (program, error) {
+	var candidates []program
 	if root := mysqlRoot(); e == MySQL && canChroot(root) {
-		candidates = append(candidates, binary{path: "/usr/sbin/mysqld", root: root})
+		candidates = append(candidates, program{path: "/usr/sbin/mysqld", root: root})
 	}
 	for _, name := range []string{"mariadbd", "mysqld", "/usr/sbin/mariadbd", "/usr/sbin/mysqld"} {
 		if path, err := exec.LookPath(name); err == nil {
-			candidates = append(candidates, binary{path: path})
+			candidates = append(candidates, program{path: path})
 		}
 	}
 	for _, c := range candidates {
@@ -137,13 +137,13 @@ func findSQL(ctx context.Context, e Engine) (binary, error) {
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return binary{}, err
+		return program{}, err
 	}
 	target := "services"
 	if e == MySQL {
 		target = "mysql"
 	}
-	return binary{}, fmt.Errorf("%w: no server that calls itself %s; `make %s` brings one", ErrMissing, e, target)
+	return program{}, fmt.Errorf("%w: no server that calls itself %s; `make %s` brings one", ErrMissing, e, target)
 }
 
 func adminConfig(addr string) *mysql.Config {

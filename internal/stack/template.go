@@ -30,7 +30,7 @@ func cacheDir() string {
 
 // template is an initialised data directory of this very binary, made once and then copied: initialising takes seconds,
 // copying a tenth of one. Whoever comes while another process makes it waits; whoever finds it needs no lock.
-func (b binary) template(ctx context.Context, e Engine) (string, error) {
+func (b program) template(ctx context.Context, e Engine) (string, error) {
 	parent := filepath.Join(cacheDir(), "templates")
 	if b.root != "" {
 		parent = filepath.Join(b.root, "var/cache/tierlock") // the binary sees nothing outside
@@ -69,7 +69,7 @@ func (b binary) template(ctx context.Context, e Engine) (string, error) {
 	return path, nil
 }
 
-func (b binary) initialise(ctx context.Context, e Engine, data string) error {
+func (b program) initialise(ctx context.Context, e Engine, data string) error {
 	if e == MySQL {
 		return b.initMySQL(ctx, data)
 	}
