@@ -41,7 +41,10 @@ type Error struct {
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)
-	if e.Key != "" {
+	switch {
+	case len(e.Key) > maxKey: // refused for it: it may be of any size
+		fmt.Fprintf(&b, " %.64q...", e.Key)
+	case e.Key != "":
 		fmt.Fprintf(&b, " %q", e.Key)
 	}
 	if e.Level != LevelNone {
