@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mysqlauth
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+// pair is a claim's name: a key and the full token.
+type pair struct {
+	key   string
+	token driver.Token
+}
+
+// keyArgs are the args of a padded list of keys.
+func keyArgs(keys []string) []any {
+	args := make([]any, padded(len(keys)))
+	for i := range args {
+		args[i] = []byte(keys[min(i, len(keys)-1)])
+	}
+	return args
+}
+
+// pairArgs are the args of pairs.
+func pairArgs(ps []pair) []any {
+	n := padded(len(ps))
+	args := make([]any, 0, 3*n)
+	for i := range n {
+		args = append(args, []byte(ps[min(i, len(ps)-1)].key))
+	}
+	for i := range n {
+		p := ps[min(i, len(ps)-1)]
+		args = append(args, []byte(p.key), p.token[:])
+	}
+	return args
+}
+
+// reserved begins the keys that the driver claims for itself. A namespace
+// never begins with a zero byte, so no user's key does.
+const reserved = "\x00tierlock/"
+
+const (
+	maxKey    = 320
+	maxHolder = 128
+	maxBlock  = 1 << 16
+	maxTTL    = 366 * 24 * time.Hour
+)
+
+// checkKey keeps one bad key from failing a statement that others share.
+func checkKey(key string) error {
+	switch {
+	case key == "":
+		return fmt.Errorf("%w: it is empty", ErrKey)
+	case len(key) > maxKey:
+		return fmt.Errorf("%w: %d bytes with the namespace, more than %d", ErrKey, len(key), maxKey)
+	case len(key) >= len(reserved) && key[:len(reserved)] == reserved:
+		return fmt.Errorf("%w: it begins like the driver's own", ErrKey)
+	}
+	return nil
+}
+
+func checkTTL(ttl time.Duration) error {
+	if ttl < time.Millisecond || ttl > maxTTL {
+		return fmt.Errorf("%w: TTL %v is not within 1ms and %v", ErrValue, ttl, maxTTL)
+	}
+	return nil
+}
+
+func checkClaim(c driver.Claim) error {
+	if err := checkKey(c.Key); err != nil {
+		return err
+	}
+	switch {
+	case len(c.Holder) > maxHolder:
+		return fmt.Errorf("%w: holder of %d bytes, more than %d", ErrValue, len(c.Holder), maxHolder)
+	case c.Block < 1 || c.Block > maxBlock:
+		return fmt.Errorf("%w: block %d is not within 1 and %d", ErrValue, c.Block, maxBlock)
+	}
+	return checkTTL(c.TTL)
+}
+
+// sortedKeys puts keys into the order of their bytes, in which every statement
+// takes its rows.
+func sortedKeys(keys []string) []string {
+	slices.SortFunc(keys, func(a, b string) int { return bytes.Compare([]byte(a), []byte(b)) })
+	return keys
+}

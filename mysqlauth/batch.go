@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mysqlauth
+
+import (
+	"sync"
+	"time"
+)
+
+// lane is a queue whose calls go to the server together: what queued while
+// the last batch ran goes with the next, and no timer holds anything back.
+// Each worker has a session while there is work, and for a second after.
+type lane[C any] struct {
+	from *sessions
+	// limit bounds the wait for a session.
+	limit func(batch []C) time.Duration
+	// pick splits the queue into the next batch and the rest; the batch is
+	// empty only if the queue had nothing that is still wanted.
+	pick func(queue []C) (batch, rest []C)
+	// run answers every call of the batch.
+	run func(s *session, batch []C)
+	// fail answers them all when there is no session; nothing was sent.
+	fail func(batch []C, err error)
+
+	mu    sync.Mutex
+	queue []C
+	work  chan struct{} // wakes one worker
+	stop  chan struct{} // closed: end when the queue is empty
+}
+
+// keepFor is how long an idle lane keeps its session.
+const keepFor = time.Second
+
+func (l *lane[C]) open() *lane[C] {
+	l.work = make(chan struct{}, 1)
+	l.stop = make(chan struct{})
+	return l
+}
+
+// add queues calls. They must have been validated.
+func (l *lane[C]) add(calls ...C) {
+	l.mu.Lock()
+	l.queue = append(l.queue, calls...)
+	l.mu.Unlock()
+	l.rouse()
+}
+
+func (l *lane[C]) rouse() {
+	select {
+	case l.work <- struct{}{}:
+	default: // a wake-up is already under way
+	}
+}
+
+func (l *lane[C]) next() []C {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue) == 0 {
+		return nil
+	}
+	batch, rest := l.pick(l.queue)
+	l.queue = rest
+	if len(rest) > 0 {
+		l.rouse() // the other workers
+	}
+	return batch
+}
+
+// loop is a worker. It ends when stop is closed and nothing is queued.
+func (l *lane[C]) loop() {
+	var s *session
+	defer func() {
+		if s != nil {
+			s.giveBack()
+		}
+	}()
+	idle := time.NewTimer(keepFor)
+	defer idle.Stop()
+	for {
+		batch := l.next()
+		if len(batch) == 0 {
+			var tired <-chan time.Time
+			if s != nil {
+				idle.Reset(keepFor)
+				tired = idle.C
+			}
+			select {
+			case <-l.work:
+			case <-tired:
+				s.giveBack()
+				s = nil
+			case <-l.stop:
+				if l.empty() {
+					return
+				}
+			}
+			continue
+		}
+		if s == nil {
+			var err error
+			if s, err = l.from.take(l.limit(batch)); err != nil {
+				l.fail(batch, err)
+				continue
+			}
+		}
+		l.run(s, batch)
+		if s.bad {
+			s.giveBack()
+			s = nil
+		}
+	}
+}
+
+func (l *lane[C]) empty() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.queue) == 0
+}
+
+// pickBy makes a pick that takes, from the front, calls of the first one's
+// group with distinct keys, as many as fit. unwanted calls are dropped.
+func pickBy[C any, G comparable](group func(C) G, key func(C) string, unwanted func(C) bool) func([]C) ([]C, []C) {
+	return func(queue []C) (batch, rest []C) {
+		keys := make(map[string]struct{}, min(len(queue), maxBatch))
+		var of G
+		for _, c := range queue {
+			if unwanted(c) {
+				continue
+			}
+			if len(batch) == 0 {
+				of = group(c)
+			}
+			_, twice := keys[key(c)]
+			if len(batch) == maxBatch || twice || group(c) != of {
+				rest = append(rest, c)
+				continue
+			}
+			keys[key(c)] = struct{}{}
+			batch = append(batch, c)
+		}
+		return batch, rest
+	}
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mysqlauth
+
+import (
+	"context"
+	"sync"
+)
+
+// ledger knows what Close has to wait for: calls that have not returned, and
+// debts, which are keys that background work still has to free.
+type ledger struct {
+	mu      sync.Mutex
+	closing bool
+	calls   int
+	debts   map[*debt]struct{}
+	changed chan struct{} // closed and replaced at every change while closing
+}
+
+// debt is a key that has to be freed, or to expire.
+type debt struct {
+	key string
+	in  *ledger
+}
+
+func newLedger() *ledger {
+	return &ledger{debts: make(map[*debt]struct{}), changed: make(chan struct{})}
+}
+
+// enter begins a call; it is false once Close has begun.
+func (l *ledger) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing {
+		return false
+	}
+	l.calls++
+	return true
+}
+
+func (l *ledger) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls--
+	l.announce()
+}
+
+// owe records a debt. Close does not refuse it: it comes from work that Close
+// waits for.
+func (l *ledger) owe(key string) *debt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := &debt{key: key, in: l}
+	l.debts[d] = struct{}{}
+	return d
+}
+
+func (d *debt) paid() {
+	d.in.mu.Lock()
+	defer d.in.mu.Unlock()
+	delete(d.in.debts, d)
+	d.in.announce()
+}
+
+func (l *ledger) announce() {
+	if l.closing {
+		close(l.changed)
+		l.changed = make(chan struct{})
+	}
+}
+
+// close refuses further calls; it is false if it was closed before.
+func (l *ledger) close() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first := !l.closing
+	l.closing = true
+	return first
+}
+
+// wait returns when done says so, or with the context's error.
+func (l *ledger) wait(ctx context.Context, done func() bool) error {
+	for {
+		l.mu.Lock()
+		ok, changed := done(), l.changed
+		l.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (l *ledger) noCalls() bool { return l.calls == 0 }
+func (l *ledger) noDebts() bool { return len(l.debts) == 0 }
+
+// keys are those still owed.
+func (l *ledger) keys() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var keys []string
+	for d := range l.debts {
+		keys = append(keys, d.key)
+	}
+	return keys
+}

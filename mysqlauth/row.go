@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mysqlauth
+
+import (
+	"database/sql"
+	"time"
+
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+// row is what a read found under a key.
+type row struct {
+	key    string
+	token  driver.Token // zero when NULL: no claim draws zero
+	fence  uint64
+	holder string
+	left   time.Duration // until expires_at; negative when past
+}
+
+func (r row) held() bool { return !r.token.IsZero() && r.left > 0 }
+
+// reading is the answer to a read.
+type reading struct {
+	rows map[string]row // a missing key has none
+	sent time.Time      // before the request was sent
+}
+
+// read reads keys, and the server's clock on the way.
+func (s *session) read(limit time.Duration, keys []string) (reading, error) {
+	r := reading{rows: make(map[string]row, len(keys)), sent: time.Now()}
+	err := s.query(limit, func(rows *sql.Rows) error {
+		var key, token, holder sql.RawBytes
+		var fence uint64
+		var left, micros int64
+		if err := rows.Scan(&key, &token, &fence, &holder, &left, &micros); err != nil {
+			return err
+		}
+		found := row{key: string(key), fence: fence, holder: string(holder), left: time.Duration(left) * time.Microsecond}
+		copy(found.token[:], token)
+		r.rows[found.key] = found
+		s.clock.set(micros, r.sent)
+		return nil
+	}, s.from.tables.read(len(keys)), keyArgs(keys)...)
+	return r, err
+}

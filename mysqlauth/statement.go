@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mysqlauth
+
+import (
+	"math/bits"
+	"strings"
+)
+
+// Every statement stands here with the rule it keeps. What holds for all:
+//
+//   - Times are the server's, compared and computed by it, and read as numbers
+//     of microseconds: no time.Time is bound or scanned, so that time zones,
+//     loc and parseTime mean nothing.
+//   - Keys and tokens are bound as []byte: as text they would pass through a
+//     character set.
+//   - Lists are padded to a power of two with their last element: a pool that
+//     does not interpolate prepares at most ten forms of each statement, so
+//     that no statement cache on the way fills. Open's own pool interpolates,
+//     which saves the round trip.
+
+// serverNow is the server's time in microseconds since 1970. In a statement
+// that waits it is the time at which the statement began.
+const serverNow = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
+
+// maxBatch bounds the keys of a statement, padding not counted. It stays below
+// the LIMIT of the subqueries, which is there for another reason.
+const maxBatch = 500
+
+// maxFence keeps fences within what every client language can hold.
+const maxFence = 1<<63 - 1
+
+// tables are the quoted names.
+type tables struct {
+	lease, floor, canary, version string
+}
+
+func newTables(prefix string) tables {
+	return tables{
+		lease:   quote(prefix + "lease"),
+		floor:   quote(prefix + "floor"),
+		canary:  quote(prefix + "canary"),
+		version: quote(prefix + "schema_version"),
+	}
+}
+
+func quote(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
+
+// neverWaiting updates the rows that meet the condition and that no
+// transaction has locked; it never waits for one that is locked. A plain
+// UPDATE waits even when its WHERE is false, holding the rows before it, and
+// one guarded transaction would stall every key of every process.
+//
+// LIMIT keeps MySQL from merging the subquery, which loses SKIP LOCKED; FORCE
+// INDEX keeps MariaDB from scanning a small table, which waits for strangers;
+// STRAIGHT_JOIN keeps both from starting at the other side.
+func (t tables) neverWaiting(condition, set string) string {
+	return "UPDATE (SELECT lock_key FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE " + condition +
+		" LIMIT 1000 FOR UPDATE SKIP LOCKED) d STRAIGHT_JOIN " + t.lease +
+		" l FORCE INDEX (PRIMARY) ON l.lock_key = d.lock_key SET " + set
+}
+
+// claim takes the rows that are free or expired. not_after makes one that
+// arrives late refuse itself: a closed socket does not stop a statement.
+//
+// Args: n keys, the highest fence that leaves room for the block, not_after;
+// block, token, holder, TTL in microseconds.
+func (t tables) claim(n int) string {
+	return t.neverWaiting(
+		"lock_key IN ("+marks(n)+") AND (token IS NULL OR expires_at <= UTC_TIMESTAMP(6)) AND fence <= ? AND "+serverNow+" < ?",
+		"l.fence = l.fence + ?, l.token = ?, l.holder = ?, "+
+			"l.acquired_at = UTC_TIMESTAMP(6), l.expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND")
+}
+
+// insert makes the rows that are missing, all or none. The fence starts above
+// the floor, which the sweeper raises before it lets go of a row, and above
+// the server's time, so that a truncated table does not bring fences back.
+//
+// LOCK IN SHARE MODE makes READ COMMITTED lock the floor at all. CAST, without
+// a length, keeps bytes that are not UTF-8 and gives ORDER BY the bytes' order
+// instead of a collation's; UNION drops the padding.
+//
+// Args: token, block, holder, TTL in microseconds; n keys; not_after, the
+// highest fence that leaves room for the block.
+func (t tables) insert(n int) string {
+	return "INSERT INTO " + t.lease + " (lock_key, token, fence, guard, holder, acquired_at, expires_at)" +
+		" SELECT v.k, ?, " + fenceStart + " + ?, 0, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND" +
+		" FROM " + t.floor + " f JOIN (SELECT CAST(? AS BINARY) AS k" + strings.Repeat(" UNION SELECT CAST(? AS BINARY)", padded(n)-1) + ") v" +
+		" WHERE f.id = 1 AND " + serverNow + " < ? AND " + fenceStart + " <= ? ORDER BY v.k LOCK IN SHARE MODE"
+}
+
+const fenceStart = "GREATEST(f.fence, 1000 * " + serverNow + ")"
+
+// readFloor explains an insert that made nothing: no row means no floor.
+func (t tables) readFloor() string {
+	return "SELECT f.fence, " + fenceStart + ", " + serverNow + " FROM " + t.floor + " f WHERE f.id = 1"
+}
+
+// read is how every outcome is learned; ownership is never concluded from a
+// number of affected rows.
+//
+// Args: n keys.
+func (t tables) read(n int) string {
+	return "SELECT lock_key, token, fence, holder, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at), " + serverNow +
+		" FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key IN (" + marks(n) + ")"
+}
+
+// renew never takes time away: a renewal that waited on the server for a table
+// lock has its beginning for its time, and may come after a younger one.
+//
+// Args: n keys, n pairs, not_after; TTL in microseconds.
+func (t tables) renew(n int) string {
+	return t.neverWaiting(pairs(n)+" AND expires_at > UTC_TIMESTAMP(6) AND "+serverNow+" < ?",
+		"l.expires_at = GREATEST(l.expires_at, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)")
+}
+
+// free is what it means to release: NULL is free, and the date is no date in
+// the past, which the sweeper would take for a row long unused.
+const free = "token = NULL, expires_at = UTC_TIMESTAMP(6)"
+
+// release frees rows that are still ours. A row it changed is one it affected,
+// under clientFoundRows too: the token was not NULL.
+//
+// Args: n keys, n pairs.
+func (t tables) release(n int) string {
+	return t.neverWaiting(pairs(n)+" AND expires_at > UTC_TIMESTAMP(6)", "l.token = NULL, l.expires_at = UTC_TIMESTAMP(6)")
+}
+
+// releaseWaiting is release for one row that a transaction has locked.
+//
+// Args: key, token.
+func (t tables) releaseWaiting() string {
+	return "UPDATE " + t.lease + " FORCE INDEX (PRIMARY) SET " + free +
+		" WHERE lock_key = ? AND token = ? AND expires_at > UTC_TIMESTAMP(6)"
+}
+
+// settle undoes claims of unknown outcome. It waits, so that it comes after
+// whatever is in flight.
+//
+// Args: n keys, n pairs.
+func (t tables) settle(n int) string {
+	return "UPDATE " + t.lease + " FORCE INDEX (PRIMARY) SET " + free + " WHERE " + pairs(n)
+}
+
+// pairs matches keys with their own tokens: two lists would match crosswise
+// and free a successor's row. The keys stand beside them because MariaDB's
+// UPDATE scans, and locks, the whole table for a single pair.
+func pairs(n int) string {
+	return "lock_key IN (" + marks(n) + ") AND (lock_key, token) IN (" + list("(?, ?)", padded(n)) + ")"
+}
+
+// marks is a padded list of placeholders.
+func marks(n int) string { return list("?", padded(n)) }
+
+func list(element string, n int) string { return strings.Repeat(element+", ", n-1) + element }
+
+// padded is the least power of two that is not below n.
+func padded(n int) int { return 1 << bits.Len(uint(n-1)) }
