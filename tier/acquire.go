@@ -35,6 +35,11 @@ func (l *Locker) acquire(ctx context.Context, key string, t terms) (*Lease, erro
 	if err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Err: err}
 	}
+	if held, ok := ctx.Value(heldKey{l, full}).(*tenure); ok && ctx.Err() == nil {
+		if lease := held.enter(); lease != nil {
+			return lease, nil
+		}
+	}
 	a := &attempt{
 		locker: l, key: key, full: full, terms: t,
 		mark: driver.Mark{Token: driver.NewToken(), TTL: t.ttl},
@@ -89,9 +94,9 @@ func (a *attempt) run(caller, ctx context.Context) (*Lease, error) {
 	if l.closing.Err() != nil {
 		return nil, ErrClosed
 	}
-	turn := l.queues.enter(a.full, a.terms.wait > 0)
-	if turn == nil {
-		return nil, fmt.Errorf("%w: a caller of this process has the key", ErrHeld)
+	turn, err := l.queues.enter(a.full, a.terms.wait > 0)
+	if err != nil {
+		return nil, err
 	}
 	lease, err := a.ahead(caller, ctx, turn)
 	if err != nil {
@@ -202,13 +207,13 @@ func (a *attempt) granted(caller, ctx context.Context, turn *turn, g driver.Gran
 		level = LevelFull
 		l.refusals.forget(a.full)
 	}
-	lease := newLease(caller, a, turn, g, level)
-	if lease == nil {
+	tenure := newTenure(caller, a, turn, g, level)
+	if tenure == nil {
 		l.releaseBehind(a.full, g)
 		return nil, obstacle{}, ErrClosed
 	}
-	l.log.Debug("lease granted", zap.String("key", a.key), zap.Stringer("level", level), zap.Uint64("fence", g.Fence))
-	return lease, obstacle{}, nil
+	l.log.Debug("lease granted", zap.String("key", l.shown(a.key)), zap.Stringer("level", level), zap.Uint64("fence", g.Fence))
+	return &Lease{tenure: tenure}, obstacle{}, nil
 }
 
 // giveUp takes our mark away, if we may have one, and only then lets the next

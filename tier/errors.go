@@ -16,6 +16,8 @@ var (
 	// ErrLost means that the lease is not ours any more, or may not be by the
 	// time anyone could tell. A guarded write of its tenure is rejected.
 	ErrLost = errors.New("tier: lease lost")
+	// ErrMaxHold means that the lease was held longer than [WithMaxHold] allows.
+	ErrMaxHold = errors.New("tier: held longer than allowed")
 	// ErrUnavailable means that the key's policy found no tier to grant it.
 	ErrUnavailable = errors.New("tier: unavailable")
 	// ErrClosed means that the locker was closed.

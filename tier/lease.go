@@ -6,69 +6,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
-// leaseState is where a lease stands. It passes, under the lease's mutex, from
-//
-//	held --(deadline, server's no, Close)--> lost --Release--> released
-//	held --Release--> released
-//
-// and never back.
-type leaseState uint8
-
-const (
-	leaseHeld leaseState = iota
-	leaseLost
-	leaseReleased
-)
-
-// Lease is a granted key. It is renewed in the background, every third of its
-// TTL, until it is released or lost. All methods are safe for concurrent use.
+// Lease is a handle on a granted key. The lease is renewed in the background,
+// every third of its TTL, until its last handle is released or it is lost.
+// Acquire under a lease's own context returns another handle on the same
+// tenure. All methods are safe for concurrent use.
 //
 // That a lease is held says what was true when the server last answered. What
 // must not be done twice belongs into a guarded write (package idempotency).
 type Lease struct {
-	locker *Locker
-	turn   *turn
-	key    string
-	full   string
-	terms  terms
-	level  Level
-	grant  driver.Grant
-	mark   driver.Mark
-
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-
-	mu       sync.Mutex
-	state    leaseState
-	cause    error     // why it was lost
-	until    time.Time // local time before which it does not expire
-	timer    *time.Timer
-	marks    markWriter
-	renewing renewalPlan
-}
-
-// newLease returns nil when the locker was closed meanwhile.
-func newLease(caller context.Context, a *attempt, turn *turn, g driver.Grant, level Level) *Lease {
-	lease := &Lease{
-		locker: a.locker, turn: turn, key: a.key, full: a.full, terms: a.terms,
-		level: level, grant: g, mark: a.mark, until: g.Until,
-	}
-	lease.ctx, lease.cancel = context.WithCancelCause(context.WithoutCancel(caller))
-	lease.mu.Lock()
-	defer lease.mu.Unlock()
-	if !a.locker.renewer.add(lease) {
-		return nil
-	}
-	lease.timer = time.AfterFunc(time.Until(lease.deadline()), lease.expire)
-	return lease
+	*tenure
+	released atomic.Bool
 }
 
 // Key returns the key as it was given to Acquire.
@@ -89,48 +42,40 @@ func (l *Lease) Tenure() driver.Tenure {
 	return driver.Tenure{Key: l.full, Token: l.grant.Token, Fence: l.grant.Fence, Table: l.grant.Table}
 }
 
-// Prove is Tenure for a write that is about to prove it: it fails once Release
-// has begun, however the row looks by then. It sends nothing and does not look
-// at the deadline, which is the server's to judge. It is for package
-// idempotency.
+// Prove is Tenure for a write that is about to prove it: it fails once this
+// handle's Release has begun, however the row looks by then. It sends nothing
+// and does not look at the deadline, which is the server's to judge. It is for
+// package idempotency.
 func (l *Lease) Prove() (driver.Tenure, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state == leaseReleased {
+	if l.released.Load() || l.state == tenureEnding {
 		return driver.Tenure{}, l.error("prove", fmt.Errorf("%w: its Release has begun", ErrLost))
 	}
 	return l.Tenure(), nil
 }
 
 // Context carries the values of the context given to Acquire, not its deadline
-// or its end. It ends with cause [ErrLost] when the lease is lost, [ErrClosed]
-// when the locker was closed, and [context.Canceled] when it is released.
+// or its end; pass it on to re-enter. It ends with cause [ErrLost] when the
+// lease is lost, [ErrMaxHold] when it was held too long, [ErrClosed] when the
+// locker was closed, and [context.Canceled] when its last handle is released.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Done is Context().Done, except that it looks at the clock first: in a process
 // that was stopped it is closed as soon as somebody asks.
 func (l *Lease) Done() <-chan struct{} {
-	_ = l.Err()
+	_ = l.err()
 	return l.ctx.Done()
 }
 
-// Err returns nil while the lease is held, the cause of its end when it was
-// lost, and context.Canceled once it was released. It looks at the clock, not
-// at a timer.
+// Err returns nil while the lease is held, the cause with which its context
+// ended before it was released, and context.Canceled once this handle or the
+// last one was. It looks at the clock, not at a timer.
 func (l *Lease) Err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.state == leaseHeld && !time.Now().Before(l.deadline()) {
-		l.lose(errDeadline)
-	}
-	switch l.state {
-	case leaseLost:
-		return l.cause
-	case leaseReleased:
+	if l.released.Load() {
 		return context.Canceled
-	case leaseHeld:
 	}
-	return context.Cause(l.ctx) // nil, or ErrClosed
+	return l.err()
 }
 
 // Deadline returns the local time, with its monotonic reading, at which the
@@ -140,43 +85,6 @@ func (l *Lease) Deadline() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.deadline()
-}
-
-func (l *Lease) deadline() time.Time { return l.until.Add(-l.terms.margin()) }
-
-// errDeadline is how a lease ends without a word from the server.
-var errDeadline = fmt.Errorf("%w: its deadline passed without a renewal", ErrLost)
-
-// expire is the deadline's timer.
-func (l *Lease) expire() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.state != leaseHeld {
-		return
-	}
-	if left := time.Until(l.deadline()); left > 0 {
-		l.timer.Reset(left)
-		return
-	}
-	l.lose(errDeadline)
-}
-
-// lose ends a held lease that nobody released: the holder learns it at once,
-// and the next in line goes ahead. The caller holds the mutex.
-func (l *Lease) lose(cause error) {
-	if l.state != leaseHeld {
-		return
-	}
-	l.state = leaseLost
-	l.cause = l.error("hold", cause)
-	l.timer.Stop()
-	l.cancel(l.cause)
-	l.locker.renewer.remove(l)
-	l.clearMark()
-	l.turn.leave()
-	if !errors.Is(cause, ErrClosed) {
-		l.locker.log.Warn("lease lost", zap.String("key", l.key), zap.Uint64("fence", l.grant.Fence), zap.Error(cause))
-	}
 }
 
 // Verify asks the authority whether the lease is still ours; nil means that it
@@ -208,24 +116,28 @@ func (l *Lease) Verify(ctx context.Context) error {
 
 // Renew asks for a full TTL from now. It is needed only by who stops the
 // process or the clock on purpose: renewal is automatic. It returns within ctx,
-// or within a second where ctx has no end. Errors are those of Verify. After
-// Release it does nothing and returns nil.
+// or within a second where ctx has no end. Errors are those of Verify, and
+// those with which the lease's context ended. After Release it does nothing and
+// returns nil.
 func (l *Lease) Renew(ctx context.Context) error {
-	l.mu.Lock()
-	state, cause, until := l.state, l.cause, l.until
-	l.mu.Unlock()
-	switch state {
-	case leaseReleased:
+	if l.released.Load() {
 		return nil
-	case leaseLost:
-		return cause
-	case leaseHeld:
 	}
 	ctx, cancel := context.WithTimeout(ctx, boundWithoutContext)
 	defer cancel()
 	for {
+		l.mu.Lock()
+		state, cause, until := l.state, l.cause, l.until
+		l.mu.Unlock()
+		switch state {
+		case tenureEnding:
+			return nil
+		case tenureCalledOff, tenureLost:
+			return cause
+		case tenureHeld:
+		}
 		answer := l.locker.authority.Renew(ctx, []driver.Renewal{{Key: l.full, Token: l.grant.Token, TTL: l.terms.ttl, Until: until}})[0]
-		if busy, ok := errors.AsType[*driver.Refusal](answer.Err); ok && busy.Busy && pause(ctx, busyRenewal) {
+		if busy(answer.Err) && pause(ctx, busyRenewal) {
 			continue
 		}
 		if err := l.renewed(answer); err != nil {
@@ -238,29 +150,23 @@ func (l *Lease) Renew(ctx context.Context) error {
 	}
 }
 
-// Release gives the key back. The first call answers: nil when the row was
-// freed, whatever had ended the lease's context; [ErrLost] when the authority
-// had it no longer; the context's error when that is not known at the bound,
-// which is ctx or a second: the release then goes on in the background until
-// the key is free or expired. A ctx that has ended already counts as none, so
-// that a deferred Release works after a disconnect. Later calls return nil.
+// Release gives this handle back, and the key with the last one. The first call
+// answers: nil when the row was freed, whatever had ended the lease's context;
+// [ErrLost] when the authority had it no longer; the context's error when that
+// is not known at the bound, which is ctx or a second: the release then goes on
+// in the background until the key is free or expired. A ctx that has ended
+// already counts as none, so that a deferred Release works after a disconnect.
+// Later calls, and those of handles that are not the last, return nil.
 func (l *Lease) Release(ctx context.Context) error {
-	l.mu.Lock()
-	before := l.state
-	cause := l.cause
-	if before == leaseReleased {
-		l.mu.Unlock()
+	if l.released.Swap(true) {
 		return nil
 	}
-	l.state = leaseReleased
-	l.timer.Stop()
-	l.cancel(context.Canceled)
-	until := l.until
-	l.locker.renewer.remove(l)
-	l.mu.Unlock()
-
-	if loss, ok := errors.AsType[*driver.Loss](cause); ok {
-		l.locker.renewer.gone(l)
+	last, until, loss := l.leave()
+	if !last {
+		return nil
+	}
+	if loss != nil {
+		l.locker.renewer.forget(l.tenure)
 		return l.error("release", fmt.Errorf("%w: %w", ErrLost, loss))
 	}
 	if ctx.Err() != nil {
@@ -268,13 +174,13 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, boundWithoutContext)
 	defer cancel()
-	err := l.locker.authority.Release(ctx, driver.Release{Key: l.full, Token: l.grant.Token, Until: until})
+	err := l.locker.authority.Release(ctx, driver.Release{Key: l.full, Token: l.grant.Token, Until: until, MinHold: l.terms.minHold})
 	l.turn.ending()
 	l.locker.behind.run(func() {
-		l.clearAfterRelease()
+		l.markAfterRelease()
 		l.turn.leave()
 	})
-	l.locker.renewer.gone(l)
+	l.locker.renewer.forget(l.tenure)
 	if loss, ok := errors.AsType[*driver.Loss](err); ok {
 		err = fmt.Errorf("%w: %w", ErrLost, loss)
 	} else if err != nil {
@@ -284,24 +190,6 @@ func (l *Lease) Release(ctx context.Context) error {
 	return l.error("release", err)
 }
 
-// end ends the lease by the server's word.
-func (l *Lease) end(loss *driver.Loss) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.state == leaseReleased {
-		return nil // what the row looks like is our own release's doing
-	}
-	l.lose(fmt.Errorf("%w: %w", ErrLost, loss))
-	return l.cause
-}
-
-func (l *Lease) error(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &Error{Op: op, Key: l.key, Level: l.level, Err: err}
-}
-
 // unanswered says that nothing is known, and keeps the context's error where
 // that is the reason.
 func unanswered(ctx context.Context, err error) error {
@@ -309,6 +197,12 @@ func unanswered(ctx context.Context, err error) error {
 		return errors.Join(fmt.Errorf("%w: no answer in time", ErrUnavailable), ctx.Err())
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// busy reports whether a transaction has the row locked.
+func busy(err error) bool {
+	refusal, ok := errors.AsType[*driver.Refusal](err)
+	return ok && refusal.Busy
 }
 
 // pause waits and reports whether ctx still runs.

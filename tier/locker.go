@@ -43,7 +43,7 @@ type Locker struct {
 // where nobody called it, the first acquire does.
 //
 // Defaults: [WithTTL] 10 s, [WithWait] 3 s, [WithDrain] 0, [WithNamespace]
-// "default", no logger. Errors: [ErrOption].
+// "default", [WithMaxHold] 5 min, [WithMaxWaiters] 10,000, no logger. Errors: [ErrOption].
 func New(filter driver.Filter, authority driver.Authority, options ...Option) (*Locker, error) {
 	s := defaults()
 	for _, o := range options {
@@ -57,7 +57,7 @@ func New(filter driver.Filter, authority driver.Authority, options ...Option) (*
 	}
 	l := &Locker{
 		filter: filter, authority: authority, settings: s, log: s.log,
-		queues: newQueues(), refusals: newRefusals(), closed: make(chan struct{}),
+		queues: newQueues(s.maxWaiters), refusals: newRefusals(), closed: make(chan struct{}),
 	}
 	l.filterIn.log = s.log
 	l.ready.asking = make(chan struct{}, 1)
@@ -113,19 +113,25 @@ func (l *Locker) Do(ctx context.Context, key string, f func(context.Context, *Le
 	if err != nil {
 		return err
 	}
-	inner, cancel := context.WithCancelCause(lease.Context())
-	if deadline, ok := ctx.Deadline(); ok {
+	return l.within(ctx, lease.Context(), func(ctx context.Context) error { return f(ctx, lease) }, func() error { return lease.Release(ctx) })
+}
+
+// within runs f with a context that ends with either of two, and releases
+// however f ends.
+func (l *Locker) within(caller, held context.Context, f func(context.Context) error, release func() error) (err error) {
+	inner, cancel := context.WithCancelCause(held)
+	if deadline, ok := caller.Deadline(); ok {
 		var stop context.CancelFunc
 		inner, stop = context.WithDeadline(inner, deadline)
 		defer stop()
 	}
-	unhook := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	unhook := context.AfterFunc(caller, func() { cancel(context.Cause(caller)) })
 	defer func() {
 		unhook()
 		cancel(context.Canceled)
-		err = errors.Join(err, lease.Release(ctx))
+		err = errors.Join(err, release())
 	}()
-	return f(inner, lease)
+	return f(inner)
 }
 
 // Close ends the locker: new calls and waiters get [ErrClosed]; what is held is
@@ -195,3 +201,6 @@ func (l *Locker) releaseBehind(full string, g driver.Grant) {
 		_ = l.authority.Release(ctx, driver.Release{Key: full, Token: g.Token, Until: g.Until})
 	})
 }
+
+// shown is what stands for a key in logs.
+func (l *Locker) shown(key string) string { return l.settings.redact(key) }

@@ -2,8 +2,15 @@
 
 package tier
 
-// markWriter keeps a lease's writes to the filter one after another, and none
-// after its delete. The fields are under the lease's mutex.
+import (
+	"context"
+	"time"
+
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+// markWriter keeps a tenure's writes to the filter one after another, and none
+// after its delete. The fields are under the tenure's mutex.
 type markWriter struct {
 	refreshing bool // a renewal is writing the mark
 	clear      bool // the mark is to be deleted; nothing else may write it
@@ -11,49 +18,70 @@ type markWriter struct {
 
 // startRefresh reports whether the mark may be written now; the caller then
 // calls endRefresh. The caller holds the mutex.
-func (l *Lease) startRefresh() bool {
-	if l.marks.clear || l.marks.refreshing || l.locker.filter == nil {
+func (t *tenure) startRefresh() bool {
+	if t.marks.clear || t.marks.refreshing || t.locker.filter == nil {
 		return false
 	}
-	l.marks.refreshing = true
+	t.marks.refreshing = true
 	return true
 }
 
 // endRefresh makes up for a delete that had to wait.
-func (l *Lease) endRefresh() {
-	l.mu.Lock()
-	l.marks.refreshing = false
-	clear := l.marks.clear
-	l.mu.Unlock()
-	if clear {
-		l.locker.clear(l.full, l.mark.Token)
+func (t *tenure) endRefresh() {
+	t.mu.Lock()
+	t.marks.refreshing = false
+	last := t.marks.clear
+	t.mu.Unlock()
+	if last {
+		t.lastMark()
 	}
 }
 
 // clearMark deletes the mark behind the caller, once, after what is writing it
 // now. The caller holds the mutex.
-func (l *Lease) clearMark() {
-	if l.locker.filter == nil || l.marks.clear {
+func (t *tenure) clearMark() {
+	if t.locker.filter == nil || t.marks.clear {
 		return
 	}
-	l.marks.clear = true
-	if !l.marks.refreshing {
-		l.locker.clearBehind(l.full, l.mark.Token)
+	t.marks.clear = true
+	if !t.marks.refreshing {
+		t.locker.clearBehind(t.full, t.mark.Token)
 	}
 }
 
-// clearAfterRelease deletes the mark and wakes who waits. It does so a second
+// markAfterRelease deletes the mark and wakes who waits. It does so a second
 // time for a lease that was lost and cleared before, since those who woke up
 // then may have found the row still held.
-func (l *Lease) clearAfterRelease() {
-	if l.locker.filter == nil {
+func (t *tenure) markAfterRelease() {
+	if t.locker.filter == nil {
 		return
 	}
-	l.mu.Lock()
-	l.marks.clear = true
-	wait := l.marks.refreshing
-	l.mu.Unlock()
+	t.mu.Lock()
+	t.marks.clear = true
+	wait := t.marks.refreshing
+	t.mu.Unlock()
 	if !wait {
-		l.locker.clear(l.full, l.mark.Token)
+		t.lastMark()
+	}
+}
+
+// lastMark is the last write to the filter: the delete, or, where MinHold keeps
+// the row held after its release, what is left of that; it then wakes nobody.
+func (t *tenure) lastMark() {
+	t.mu.Lock()
+	released := t.state == tenureEnding
+	t.mu.Unlock()
+	if left := time.Until(t.granted.Add(t.terms.minHold)); released && t.terms.minHold > 0 && left > 0 {
+		t.locker.keepMark(t.full, driver.Mark{Token: t.mark.Token, TTL: left})
+		return
+	}
+	t.locker.clear(t.full, t.mark.Token)
+}
+
+func (l *Locker) keepMark(full string, m driver.Mark) {
+	ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
+	defer cancel()
+	if _, err := l.filter.Extend(ctx, full, m); err != nil {
+		l.filterIn.failed(err)
 	}
 }

@@ -20,9 +20,11 @@ const (
 	maxHolder    = 128
 	maxNamespace = 63
 
-	defaultTTL       = 10 * time.Second
-	defaultWait      = 3 * time.Second
-	defaultNamespace = "default"
+	defaultTTL        = 10 * time.Second
+	defaultWait       = 3 * time.Second
+	defaultMaxHold    = 5 * time.Minute
+	defaultMaxWaiters = 10_000
+	defaultNamespace  = "default"
 )
 
 var namespacePattern = regexp.MustCompile(`^[a-z0-9_-]{1,63}$`)
@@ -42,24 +44,30 @@ type Setting interface {
 
 // settings is what a Locker is built with.
 type settings struct {
-	log       *zap.Logger
-	namespace string
-	drain     time.Duration
-	terms     terms
+	log        *zap.Logger
+	namespace  string
+	drain      time.Duration
+	maxWaiters int
+	redact     func(key string) string
+	terms      terms
 }
 
 // terms is what one lease is asked for with, and keeps to its end.
 type terms struct {
-	ttl    time.Duration
-	wait   time.Duration
-	holder string
+	ttl     time.Duration
+	wait    time.Duration
+	maxHold time.Duration // 0: no bound
+	minHold time.Duration // 0: none
+	holder  string
 }
 
 func defaults() settings {
 	return settings{
-		log:       zap.NewNop(),
-		namespace: defaultNamespace,
-		terms:     terms{ttl: defaultTTL, wait: defaultWait, holder: processName()},
+		log:        zap.NewNop(),
+		namespace:  defaultNamespace,
+		maxWaiters: defaultMaxWaiters,
+		redact:     func(key string) string { return key },
+		terms:      terms{ttl: defaultTTL, wait: defaultWait, maxHold: defaultMaxHold, holder: processName()},
 	}
 }
 
@@ -83,6 +91,9 @@ func (s *settings) validate() error {
 	if s.drain < 0 {
 		return optionError("drain %v is negative", s.drain)
 	}
+	if s.maxWaiters < 1 {
+		return optionError("max waiters %d is under 1", s.maxWaiters)
+	}
 	return s.terms.validate()
 }
 
@@ -94,6 +105,12 @@ func (t *terms) validate() error {
 		return optionError("ttl %v is above %v", t.ttl, maxTTL)
 	case t.wait < 0:
 		return optionError("wait %v is negative", t.wait)
+	case t.maxHold < 0:
+		return optionError("max hold %v is negative", t.maxHold)
+	case t.minHold < 0:
+		return optionError("min hold %v is negative", t.minHold)
+	case t.minHold > maxTTL:
+		return optionError("min hold %v is above %v", t.minHold, maxTTL)
 	case t.holder == "":
 		return optionError("holder is empty")
 	case len(t.holder) > maxHolder:
@@ -114,6 +131,10 @@ type setting func(*terms)
 
 func (f setting) applyLocker(s *settings) { f(&s.terms) }
 func (f setting) applyAcquire(t *terms)   { f(t) }
+
+type acquireOption func(*terms)
+
+func (f acquireOption) applyAcquire(t *terms) { f(t) }
 
 // WithLogger sets where the locker logs; nil means nowhere. Default: nowhere.
 func WithLogger(log *zap.Logger) Option {
@@ -153,4 +174,37 @@ func WithWait(d time.Duration) Setting {
 // bytes. It decides nothing. Default: host, process id and a random part.
 func WithHolder(name string) Setting {
 	return setting(func(t *terms) { t.holder = name })
+}
+
+// WithMaxHold bounds how long a lease may be held, renewals included; 0 means
+// without bound. At the bound its context ends with [ErrMaxHold], an error is
+// logged, and it is renewed no more: the key is free when the holder releases,
+// or when the lease expires. Default: 5 min.
+func WithMaxHold(d time.Duration) Setting {
+	return setting(func(t *terms) { t.maxHold = d })
+}
+
+// WithMinHold keeps the key from being granted again for d after this grant,
+// even when it is released earlier: of many processes that try a scheduled job
+// once, one runs it. At most 24 h. A process that dies before it releases falls
+// back to the TTL. Default: 0.
+func WithMinHold(d time.Duration) AcquireOption {
+	return acquireOption(func(t *terms) { t.minHold = d })
+}
+
+// WithMaxWaiters bounds how many callers of this process may wait for one key;
+// beyond it [ErrHeld] comes at once. Default: 10,000.
+func WithMaxWaiters(n int) Option {
+	return lockerOption(func(s *settings) { s.maxWaiters = n })
+}
+
+// WithKeyRedactor sets what stands for a key in logs, for keys that name
+// people or accounts. Errors name the key: they are the caller's own. Default:
+// the key itself.
+func WithKeyRedactor(redact func(key string) string) Option {
+	return lockerOption(func(s *settings) {
+		if redact != nil {
+			s.redact = redact
+		}
+	})
 }

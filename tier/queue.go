@@ -3,6 +3,7 @@
 package tier
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 )
@@ -20,6 +21,8 @@ import (
 // free on the authority and only the mark is still being cleared: a caller who
 // does not want to wait for another holder may wait for that.
 type queues struct {
+	maxWaiters int
+
 	mu    sync.Mutex
 	lines map[string]*line
 }
@@ -46,11 +49,13 @@ type turn struct {
 	ready  chan struct{} // closed when the turn becomes head
 }
 
-func newQueues() *queues { return &queues{lines: make(map[string]*line)} }
+func newQueues(maxWaiters int) *queues {
+	return &queues{maxWaiters: maxWaiters, lines: make(map[string]*line)}
+}
 
-// enter takes the last place in the key's line. With patient false it takes a
-// place only when nobody holds, asks or waits: it then returns nil.
-func (q *queues) enter(key string, patient bool) *turn {
+// enter takes the last place in the key's line, or returns ErrHeld when the
+// line is full or when patient is false and somebody holds, asks or waits.
+func (q *queues) enter(key string, patient bool) (*turn, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	ln := q.lines[key]
@@ -59,12 +64,15 @@ func (q *queues) enter(key string, patient bool) *turn {
 		q.lines[key] = ln
 	}
 	if !patient && len(ln.turns) > 0 && (len(ln.turns) > 1 || ln.turns[0].state != turnEnding) {
-		return nil
+		return nil, fmt.Errorf("%w: a caller of this process has the key", ErrHeld)
+	}
+	if len(ln.turns) > q.maxWaiters { // its head is none
+		return nil, fmt.Errorf("%w: %d callers of this process wait for the key, more are not allowed", ErrHeld, q.maxWaiters)
 	}
 	t := &turn{queues: q, key: key, ready: make(chan struct{})}
 	ln.turns = append(ln.turns, t)
 	ln.promote()
-	return t
+	return t, nil
 }
 
 // promote makes the first of the line its head.

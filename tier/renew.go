@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,7 +32,7 @@ type renewer struct {
 
 	mu      sync.Mutex
 	due     renewalHeap
-	held    map[*Lease]struct{} // granted, and neither released nor lost
+	held    map[*tenure]struct{} // granted, and neither released nor lost
 	running bool
 	stopped bool
 	changed chan struct{} // wakes the goroutine; holds one value
@@ -39,12 +41,13 @@ type renewer struct {
 
 // renewalPlan is a lease's place in the renewer; under the renewer's mutex.
 type renewalPlan struct {
-	at    time.Time
-	index int // in the heap, -1 when not in it
+	at        time.Time
+	index     int // in the heap, -1 when not in it
+	suspended bool
 }
 
 func newRenewer(l *Locker) *renewer {
-	return &renewer{locker: l, held: make(map[*Lease]struct{}), changed: make(chan struct{}, 1)}
+	return &renewer{locker: l, held: make(map[*tenure]struct{}), changed: make(chan struct{}, 1)}
 }
 
 // third is when a lease is renewed next: a third of its TTL, give or take a
@@ -55,7 +58,7 @@ func (t *terms) third() time.Duration {
 }
 
 // add takes a new lease, or returns false when the locker was closed.
-func (r *renewer) add(lease *Lease) bool {
+func (r *renewer) add(lease *tenure) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped {
@@ -72,8 +75,8 @@ func (r *renewer) add(lease *Lease) bool {
 }
 
 // schedule plans the lease's next renewal. The caller holds the mutex.
-func (r *renewer) schedule(lease *Lease, at time.Time) {
-	if _, held := r.held[lease]; !held || r.stopped {
+func (r *renewer) schedule(lease *tenure, at time.Time) {
+	if lease.renewing.suspended || r.stopped {
 		return
 	}
 	lease.renewing.at = at
@@ -94,33 +97,32 @@ func (r *renewer) poke() {
 	}
 }
 
-func (r *renewer) plan(lease *Lease, in time.Duration) {
+func (r *renewer) plan(lease *tenure, in time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.schedule(lease, time.Now().Add(in))
 }
 
-// remove ends the renewals of a lease that is lost or being released.
-func (r *renewer) remove(lease *Lease) {
+// suspend ends the renewals of a tenure that is called off or being released.
+func (r *renewer) suspend(t *tenure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if lease.renewing.index >= 0 {
-		heap.Remove(&r.due, lease.renewing.index)
-	}
-	if lease.state == leaseLost {
-		r.drop(lease)
+	r.unschedule(t)
+}
+
+func (r *renewer) unschedule(t *tenure) {
+	t.renewing.suspended = true
+	if t.renewing.index >= 0 {
+		heap.Remove(&r.due, t.renewing.index)
 	}
 }
 
-// gone forgets a lease whose release was answered.
-func (r *renewer) gone(lease *Lease) {
+// forget drops a tenure that is lost or whose release was answered.
+func (r *renewer) forget(t *tenure) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.drop(lease)
-}
-
-func (r *renewer) drop(lease *Lease) {
-	delete(r.held, lease)
+	r.unschedule(t)
+	delete(r.held, t)
 	if len(r.held) > 0 {
 		return
 	}
@@ -153,7 +155,7 @@ func (r *renewer) loop() {
 
 // collect takes what is due out of the heap, by TTL, since one statement
 // carries one. A lease is planned again when its answer is in.
-func (r *renewer) collect(now time.Time) (batches map[time.Duration][]*Lease, next time.Duration, more bool) {
+func (r *renewer) collect(now time.Time) (batches map[time.Duration][]*tenure, next time.Duration, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.held) == 0 || r.stopped {
@@ -161,9 +163,9 @@ func (r *renewer) collect(now time.Time) (batches map[time.Duration][]*Lease, ne
 		return nil, 0, false
 	}
 	for len(r.due) > 0 && !r.due[0].renewing.at.After(now) {
-		lease := heap.Pop(&r.due).(*Lease)
+		lease := heap.Pop(&r.due).(*tenure)
 		if batches == nil {
-			batches = make(map[time.Duration][]*Lease)
+			batches = make(map[time.Duration][]*tenure)
 		}
 		batches[lease.terms.ttl] = append(batches[lease.terms.ttl], lease)
 	}
@@ -175,7 +177,7 @@ func (r *renewer) collect(now time.Time) (batches map[time.Duration][]*Lease, ne
 }
 
 // renewAll renews leases of one TTL: the authority first, then the marks.
-func (l *Locker) renewAll(leases []*Lease) {
+func (l *Locker) renewAll(leases []*tenure) {
 	requests := make([]driver.Renewal, len(leases))
 	for i, lease := range leases {
 		lease.mu.Lock()
@@ -185,7 +187,7 @@ func (l *Locker) renewAll(leases []*Lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), leases[0].terms.ttl/3)
 	defer cancel()
 	var marks []driver.KeyMark
-	var marked []*Lease
+	var marked []*tenure
 	for i, answer := range l.authority.Renew(ctx, requests) {
 		lease := leases[i]
 		_ = lease.renewed(answer) // the lease's context tells the holder
@@ -214,49 +216,58 @@ func (l *Locker) renewAll(leases []*Lease) {
 	}
 }
 
-// renewed applies an answer to the lease. It returns the lease's error when it
-// has ended.
-func (l *Lease) renewed(answer driver.Renewed) error {
+// renewed applies an answer to the tenure. It returns the tenure's error when
+// it has ended.
+func (t *tenure) renewed(answer driver.Renewed) error {
 	if loss, ok := errors.AsType[*driver.Loss](answer.Err); ok {
-		return l.end(loss)
+		return t.end(loss)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.state == leaseLost && answer.Err == nil:
-		// It came back from the dead: nobody will use it, so nobody shall wait
-		// for it.
-		l.locker.releaseBehind(l.full, driver.Grant{Token: l.grant.Token, Until: answer.Until})
-		return l.cause
-	case l.state == leaseLost:
-		return l.cause
-	case l.state == leaseReleased:
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch t.state {
+	case tenureEnding:
 		return nil // its release is at the server, before or after the renewal
-	case answer.Err != nil:
-		l.locker.log.Debug("renewal not answered", zap.String("key", l.key), zap.Error(answer.Err))
+	case tenureLost, tenureCalledOff:
+		if answer.Err == nil && t.state == tenureLost {
+			t.locker.releaseLate(t, answer.Until)
+		}
+		return t.cause
+	case tenureHeld:
+	}
+	if answer.Err != nil {
+		t.locker.log.Debug("renewal not answered", zap.String("key", t.locker.shown(t.key)), zap.Error(answer.Err))
 		return nil
 	}
-	if answer.Until.After(l.until) {
-		l.until = answer.Until
+	if answer.Until.After(t.until) {
+		t.until = answer.Until
 	}
-	if left := time.Until(l.deadline()); left > 0 {
-		l.timer.Reset(left)
-		return nil
+	now := time.Now()
+	t.readClock(now)
+	if t.state == tenureLost {
+		t.locker.releaseLate(t, answer.Until)
+		return t.cause
 	}
-	l.lose(errDeadline)
-	l.locker.releaseBehind(l.full, driver.Grant{Token: l.grant.Token, Until: answer.Until})
-	return l.cause
+	t.timer.Reset(t.untilNext(now))
+	return t.cause
+}
+
+// releaseLate frees a row that a renewal extended although its tenure had
+// ended: nobody will use it, so nobody shall wait for it.
+func (l *Locker) releaseLate(t *tenure, until time.Time) {
+	l.releaseBehind(t.full, driver.Grant{Token: t.grant.Token, Until: until})
 }
 
 // nextRenewal is when to ask again after an answer.
-func (l *Lease) nextRenewal(err error) time.Duration {
+func (t *tenure) nextRenewal(err error) time.Duration {
 	if err == nil {
-		return l.terms.third()
+		return t.terms.third()
 	}
-	if busy, ok := errors.AsType[*driver.Refusal](err); ok && busy.Busy {
+	if busy(err) {
 		return busyRenewal
 	}
-	return max(renewalFloor, time.Until(l.Deadline())/4)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return max(renewalFloor, time.Until(t.deadline())/4)
 }
 
 // empty returns a channel that is closed when nothing is held.
@@ -278,15 +289,19 @@ func (r *renewer) empty() <-chan struct{} {
 func (r *renewer) stop() {
 	r.mu.Lock()
 	r.stopped = true
-	held := make([]*Lease, 0, len(r.held))
-	for lease := range r.held {
-		held = append(held, lease)
-	}
 	r.poke()
 	r.mu.Unlock()
-	for _, lease := range held {
-		lease.cancel(lease.error("hold", ErrClosed))
+	for _, lease := range r.snapshot() {
+		lease.mu.Lock()
+		lease.callOff(ErrClosed)
+		lease.mu.Unlock()
 	}
+}
+
+func (r *renewer) snapshot() []*tenure {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.held))
 }
 
 // awaitReleases waits for the holders, and names what they leave to expire.
@@ -296,16 +311,10 @@ func (r *renewer) awaitReleases(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	r.mu.Lock()
-	held := make([]*Lease, 0, len(r.held))
-	for lease := range r.held {
-		held = append(held, lease)
-	}
-	r.mu.Unlock()
 	var errs []error
-	for _, lease := range held {
-		errs = append(errs, lease.error("close", fmt.Errorf("not released; it expires in %v", time.Until(lease.Deadline().Add(lease.terms.margin())).Round(time.Millisecond))))
+	for _, lease := range r.snapshot() {
 		lease.mu.Lock()
+		errs = append(errs, lease.error("close", fmt.Errorf("not released; it expires in %v", time.Until(lease.until).Round(time.Millisecond))))
 		lease.lose(ErrClosed)
 		lease.mu.Unlock()
 	}
@@ -313,7 +322,7 @@ func (r *renewer) awaitReleases(ctx context.Context) error {
 }
 
 // renewalHeap orders leases by their next renewal.
-type renewalHeap []*Lease
+type renewalHeap []*tenure
 
 func (h renewalHeap) Len() int           { return len(h) }
 func (h renewalHeap) Less(i, j int) bool { return h[i].renewing.at.Before(h[j].renewing.at) }
@@ -323,7 +332,7 @@ func (h renewalHeap) Swap(i, j int) {
 }
 
 func (h *renewalHeap) Push(x any) {
-	lease := x.(*Lease)
+	lease := x.(*tenure)
 	lease.renewing.index = len(*h)
 	*h = append(*h, lease)
 }

@@ -127,6 +127,9 @@ type Release struct {
 	// Until is the lease's local expiry: attempts end when it has surely
 	// passed.
 	Until time.Time
+	// MinHold keeps the key held until that long after its grant, under a token
+	// that nobody knows; 0 frees it at once.
+	MinHold time.Duration
 }
 
 // Authority decides who holds a key. All methods are safe for concurrent use;

@@ -29,10 +29,10 @@ type rows struct {
 }
 
 type row struct {
-	token  driver.Token // zero when free
-	fence  uint64
-	holder string
-	until  time.Time
+	token          driver.Token // zero when free
+	fence          uint64
+	holder         string
+	granted, until time.Time
 }
 
 // NewAuthority returns an empty authority.
@@ -100,7 +100,7 @@ func (a *Authority) claim(c driver.Claim, sent time.Time) (driver.Grant, error) 
 		return driver.Grant{}, &driver.Refusal{Left: r.until.Sub(now), Holder: r.holder}
 	}
 	first := r.fence + 1
-	*r = row{token: driver.NewToken(), fence: r.fence + uint64(c.Block), holder: c.Holder, until: now.Add(c.TTL)}
+	*r = row{token: driver.NewToken(), fence: r.fence + uint64(c.Block), holder: c.Holder, granted: now, until: now.Add(c.TTL)}
 	return driver.Grant{Token: r.token, Fence: first, Until: sent.Add(c.TTL)}, nil
 }
 
@@ -201,10 +201,16 @@ func (a *Authority) Release(ctx context.Context, r driver.Release) error {
 func (a *Authority) release(r driver.Release) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if loss := a.lossOf(r.Key, r.Token, time.Now()); loss != nil {
+	now := time.Now()
+	if loss := a.lossOf(r.Key, r.Token, now); loss != nil {
 		return loss
 	}
-	a.byKey[r.Key].token = driver.Token{}
+	row := a.byKey[r.Key]
+	if until := row.granted.Add(r.MinHold); r.MinHold > 0 && now.Before(until) {
+		row.token, row.until = driver.NewToken(), until
+		return nil
+	}
+	row.token = driver.Token{}
 	return nil
 }
 

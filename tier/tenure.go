@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+// tenureState is where a tenure stands. It passes, under the tenure's mutex,
+// from
+//
+//	held --(MaxHold, Close)--> called off --(deadline)--> lost
+//	held --(deadline, the server's no)--> lost
+//	any of them --(Release of the last handle)--> ending
+//
+// and never back. Called off and lost both end the holder's context; a called
+// off one still keeps the next in line waiting, since its row does.
+type tenureState uint8
+
+const (
+	tenureHeld tenureState = iota
+	tenureCalledOff
+	tenureLost
+	tenureEnding
+)
+
+// tenure is one holder's turn: what its handles, the [Lease]s, share.
+type tenure struct {
+	locker *Locker
+	turn   *turn
+	key    string
+	full   string
+	terms  terms
+	level  Level
+	grant  driver.Grant
+	// granted is a local time before the grant, from which MinHold counts.
+	granted time.Time
+	mark    driver.Mark
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	state    tenureState
+	handles  int       // entries not released yet
+	cause    error     // why it was called off or lost
+	until    time.Time // local time before which it does not expire
+	overdue  time.Time // MaxHold's bound; zero when there is none
+	timer    *time.Timer
+	marks    markWriter
+	renewing renewalPlan
+}
+
+// heldKey is what a lease's context carries of its tenure, for re-entry.
+type heldKey struct {
+	locker *Locker
+	full   string
+}
+
+// newTenure returns nil when the locker was closed meanwhile.
+func newTenure(caller context.Context, a *attempt, turn *turn, g driver.Grant, level Level) *tenure {
+	t := &tenure{
+		locker: a.locker, turn: turn, key: a.key, full: a.full, terms: a.terms,
+		level: level, grant: g, granted: g.Until.Add(-a.terms.ttl), mark: a.mark, until: g.Until, handles: 1,
+	}
+	if t.terms.maxHold > 0 {
+		t.overdue = time.Now().Add(t.terms.maxHold)
+	}
+	values := context.WithValue(context.WithoutCancel(caller), heldKey{a.locker, a.full}, t)
+	t.ctx, t.cancel = context.WithCancelCause(values)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !a.locker.renewer.add(t) {
+		return nil
+	}
+	t.timer = time.AfterFunc(t.untilNext(time.Now()), t.tick)
+	return t
+}
+
+// enter counts another handle, or returns nil when the tenure is not whole any
+// more: its release has begun, or its context has ended.
+func (t *tenure) enter() *Lease {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.readClock(time.Now())
+	if t.state != tenureHeld {
+		return nil
+	}
+	t.handles++
+	return &Lease{tenure: t}
+}
+
+func (t *tenure) deadline() time.Time { return t.until.Add(-t.terms.margin()) }
+
+// untilNext is when the clock has something to say. The caller holds the mutex.
+func (t *tenure) untilNext(now time.Time) time.Duration {
+	next := t.deadline()
+	if t.state == tenureHeld && !t.overdue.IsZero() && t.overdue.Before(next) {
+		next = t.overdue
+	}
+	return next.Sub(now)
+}
+
+// errDeadline is how a lease ends without a word from the server.
+var errDeadline = fmt.Errorf("%w: its deadline passed without a renewal", ErrLost)
+
+// readClock applies what the clock says. The caller holds the mutex.
+func (t *tenure) readClock(now time.Time) {
+	switch t.state {
+	case tenureHeld, tenureCalledOff:
+		if !now.Before(t.deadline()) {
+			t.lose(errDeadline)
+		} else if t.state == tenureHeld && !t.overdue.IsZero() && !now.Before(t.overdue) {
+			t.callOff(fmt.Errorf("%w: after %v", ErrMaxHold, t.terms.maxHold))
+		}
+	case tenureLost, tenureEnding:
+	}
+}
+
+// tick is the timer.
+func (t *tenure) tick() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	t.readClock(now)
+	if t.state == tenureHeld || t.state == tenureCalledOff {
+		t.timer.Reset(t.untilNext(now))
+	}
+}
+
+// err is nil while the tenure is held.
+func (t *tenure) err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.readClock(time.Now())
+	switch t.state {
+	case tenureHeld:
+		return nil
+	case tenureCalledOff, tenureLost:
+		return t.cause
+	case tenureEnding:
+		return context.Canceled
+	}
+	return nil
+}
+
+// callOff ends the holder's context and the renewals, and leaves the row to
+// expire: who still works under the lease may do so until then, so nobody else
+// is let in earlier unless the holder releases. The caller holds the mutex.
+func (t *tenure) callOff(cause error) {
+	if t.state != tenureHeld {
+		return
+	}
+	t.state = tenureCalledOff
+	t.cause = t.error("hold", cause)
+	t.cancel(t.cause)
+	t.locker.renewer.suspend(t)
+	if errors.Is(cause, ErrMaxHold) {
+		t.locker.log.Error("lease was held longer than allowed; its context is cancelled",
+			zap.String("key", t.locker.shown(t.key)), zap.Duration("max_hold", t.terms.maxHold), zap.String("holder", t.terms.holder))
+	}
+}
+
+// lose ends a tenure that nobody released: the holder learns it at once, and
+// the next in line goes ahead. The caller holds the mutex.
+func (t *tenure) lose(cause error) {
+	switch t.state {
+	case tenureHeld:
+		t.cause = t.error("hold", cause)
+		t.cancel(t.cause)
+		t.locker.log.Warn("lease lost", zap.String("key", t.locker.shown(t.key)), zap.Uint64("fence", t.grant.Fence), zap.Error(cause))
+	case tenureCalledOff: // the first cause stands
+	case tenureLost, tenureEnding:
+		return
+	}
+	t.state = tenureLost
+	t.timer.Stop()
+	t.locker.renewer.forget(t)
+	t.clearMark()
+	t.turn.leave()
+}
+
+// end ends the tenure by the server's word.
+func (t *tenure) end(loss *driver.Loss) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.state == tenureEnding {
+		return nil // what the row looks like is our own release's doing
+	}
+	t.lose(fmt.Errorf("%w: %w", ErrLost, loss))
+	return t.cause
+}
+
+// leave takes one handle back. It reports whether it was the last, with the
+// expiry that the release may count on and, when the server has said already
+// that there is nothing to release, its answer.
+func (t *tenure) leave() (last bool, until time.Time, loss *driver.Loss) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.handles--
+	if t.handles > 0 {
+		return false, time.Time{}, nil
+	}
+	loss, _ = errors.AsType[*driver.Loss](t.cause)
+	t.state = tenureEnding
+	t.timer.Stop()
+	t.cancel(context.Canceled)
+	t.locker.renewer.suspend(t)
+	return true, t.until, loss
+}
+
+func (t *tenure) error(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Op: op, Key: t.key, Level: t.level, Err: err}
+}
