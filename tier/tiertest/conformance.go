@@ -62,6 +62,15 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"releaseWorksOnADeadContext_B5", checkDeadContext},
 		{"contextOutlivesTheAcquire_A8", checkLongHold},
 		{"filterOutStillLocks_E1", checkFilterOut},
+		{"reentryByContext_F1_F2", checkReentry},
+		{"reentryRacesWithTheLastRelease", checkReentryRace},
+		{"doReleasesOnPanicAndGoexit", checkDo},
+		{"maxHoldEndsTheContext", checkMaxHold},
+		{"minHoldRunsAJobOnce", checkMinHold},
+		{"maxWaitersAreTurnedAway", checkMaxWaiters},
+		{"acquireAllNeverDeadlocks", checkAll},
+		{"acquireAllIsAllOrNothing", checkAllOrNothing},
+		{"acquireAnyTakesWhatIsFree", checkAny},
 	} {
 		t.Run(promise.name, func(t *testing.T) {
 			t.Parallel()
