@@ -275,9 +275,8 @@ func (a watchedAuthority) Claim(ctx context.Context, c driver.Claim) (grant driv
 	})
 	if err != nil {
 		if carriedOut {
-			time.AfterFunc(undoAfter, func() {
-				_ = a.Authority.Join().Release(context.Background(), driver.Release{Key: c.Key, Token: grant.Token})
-			})
+			r := driver.Release{Key: c.Key, Token: grant.Token}
+			time.AfterFunc(undoAfter, func() { _ = a.Authority.Join().Release(context.Background(), r) })
 		}
 		return driver.Grant{}, err
 	}
