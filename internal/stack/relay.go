@@ -45,7 +45,7 @@ func (r *relay) run() {
 	r.requests()
 	// The client has gone. Half-closing tells the server, which may still be at work, as a client's kernel would.
 	r.untilHealed()
-	_ = r.server.(*net.TCPConn).CloseWrite() //nolint:errcheck,forcetypeassert // dialled as TCP; fails when it has gone
+	_ = r.server.(*net.TCPConn).CloseWrite() // dialled as TCP; fails when it has gone
 	back.Wait()
 }
 
