@@ -164,7 +164,11 @@ func TestFilter_wrongType(t *testing.T) {
 	_, err = f.Overwrite(t.Context(), "list", m)
 	wantClass(t, err, driver.ClassConfig)
 	wantClass(t, f.Clear(t.Context(), "list", m.Token, true), driver.ClassConfig)
-	states, err := f.Refresh(t.Context(), []driver.KeyMark{{Key: "list", Mark: m}, {Key: "good", Mark: m}})
+	marks := []driver.KeyMark{{Key: "list", Mark: m}}
+	for i := range 600 { // more than one pipeline holds
+		marks = append(marks, driver.KeyMark{Key: fmt.Sprint("n", i), Mark: m})
+	}
+	states, err := f.Refresh(t.Context(), append(marks, driver.KeyMark{Key: "good", Mark: m}))
 	wantClass(t, err, driver.ClassConfig)
 	if states != nil {
 		t.Errorf("states %v besides an error", states)

@@ -39,7 +39,7 @@ func wantSilence(t *testing.T, c <-chan struct{}, what string) {
 	}
 }
 
-// subscribers counts the server's connections that are subscribed or were.
+// subscribers counts the connections that the server has subscriptions on.
 func (s server) subscribers(t *testing.T) int {
 	t.Helper()
 	list, err := s.client.Do(context.Background(), "client", "list", "type", "pubsub").Text()
@@ -144,7 +144,9 @@ func TestFilter_Wakeups_manyKeys_G3(t *testing.T) {
 	t.Parallel()
 	srv := stack.StartRedis(t)
 	s := serverAt(t, srv.URL())
-	f := s.open(t)
+	client := newClient(t, srv.URL(), nil)
+	f := newFilter(t, client, redisfast.WithPrefix(s.prefix), redisfast.WithTimeout(time.Second))
+	connections := func() uint32 { return client.PoolStats().PubSubStats.Active }
 	const keys = 5000
 	var stops []func()
 	var waits []<-chan struct{}
@@ -155,7 +157,7 @@ func TestFilter_Wakeups_manyKeys_G3(t *testing.T) {
 	for i, c := range waits {
 		wantWake(t, c, fmt.Sprint("confirmation of ", i))
 	}
-	if n := s.subscribers(t); n != 1 {
+	if n := connections(); n != 1 || s.subscribers(t) != 1 {
 		t.Errorf("%d connections for %d keys", n, keys)
 	}
 	if n := len(s.channels(t)); n != keys {
@@ -173,7 +175,7 @@ func TestFilter_Wakeups_manyKeys_G3(t *testing.T) {
 		stop()
 	}
 	eventually(t, 2*time.Second, "no channel is left", func() bool { return len(s.channels(t)) == 0 })
-	eventually(t, 15*time.Second, "the connection is closed", func() bool { return s.subscribers(t) == 0 })
+	eventually(t, 15*time.Second, "the connection is closed", func() bool { return connections() == 0 })
 	// The next waiter gets a new one.
 	c, stop := f.Wakeups("again")
 	defer stop()
@@ -294,7 +296,7 @@ func TestFilter_Wakeups_silence(t *testing.T) {
 	c, stop := f.Wakeups("k")
 	defer stop()
 	wantWake(t, c, "confirmation")
-	// Only the connection that is open: what it brings is swallowed.
+	// Nothing but the sign of life that the connection is asked for stays away.
 	p.OnRequest(func(r stack.Request) stack.Action {
 		if r.Verb == "PING" {
 			return stack.Swallow
@@ -326,11 +328,10 @@ func TestFilter_Wakeups_backoff_G5(t *testing.T) {
 	})
 	core, logs := observer.New(zapcore.InfoLevel)
 	f := openAt(t, "redis://"+l.Addr().String(), "p:", redisfast.WithLogger(zap.New(core)))
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		_, stop := f.Wakeups(fmt.Sprint(end.UnixNano() % 7))
-		_, stop2 := f.Wakeups("steady")
+	for i, end := 0, time.Now().Add(3*time.Second); time.Now().Before(end); i++ {
+		_, stop := f.Wakeups(fmt.Sprint(i))
+		time.Sleep(time.Duration(i%5) * time.Millisecond)
 		stop()
-		stop2()
 	}
 	// About 2 s of doubling pauses and 1 s of pauses of a second, two dials each.
 	if n := dials.Load(); n == 0 || n > 30 {
