@@ -40,6 +40,8 @@ const (
 	minDuration = time.Second
 	// pauseRoom is how many TTLs a run needs for two stopped holders, one after the other.
 	pauseRoom = 8
+	// killRoom leaves two seconds after Redis is back, for everyone to notice.
+	killRoom = 5 * time.Second
 )
 
 // Faults and scenarios that the command line of the whole demo knows, and this
@@ -90,6 +92,11 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 		return o, errors.New("-engine says which server to start, and with -mysql none is started")
 	}
 	if o.story {
+		for _, sc := range scenes {
+			if err := sc.over(o).validate(); err != nil {
+				return o, err
+			}
+		}
 		for _, name := range []string{"lock", "guard", "fault", "duration", "ttl", "json", "redis"} {
 			if given[name] {
 				return o, fmt.Errorf("-story chooses for itself: leave -%s out", name)
@@ -134,6 +141,8 @@ func (o options) validate() error {
 		return fmt.Errorf("-fault %s would break a Redis that the demo did not start: leave -redis out", o.fault)
 	case o.fault == faultHolderPause && o.duration < pauseRoom*o.ttl:
 		return fmt.Errorf("-fault holder-pause needs -duration %v or more with -ttl %v", pauseRoom*o.ttl, o.ttl)
+	case o.fault == faultRedisKill && o.duration < killRoom:
+		return fmt.Errorf("-fault redis-kill needs -duration %v or more", killRoom)
 	case o.fault == faultHolderPause && o.nodes < 2:
 		return errors.New("-fault holder-pause needs -nodes 2 or more: others must sell while one is stopped")
 	}

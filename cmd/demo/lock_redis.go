@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -144,7 +145,7 @@ func (t *redisTurn) renew() {
 }
 
 func (t *redisTurn) release(ctx context.Context) error {
-	lost := context.Cause(t.ctx) == errLost
+	lost := t.lost()
 	t.cancel(context.Canceled)
 	t.renewing.Wait()
 	if lost {
@@ -152,3 +153,5 @@ func (t *redisTurn) release(ctx context.Context) error {
 	}
 	return t.lock.filter.Clear(ctx, t.key, t.mark.Token, true)
 }
+
+func (t *redisTurn) lost() bool { return errors.Is(context.Cause(t.ctx), errLost) }

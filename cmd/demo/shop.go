@@ -134,7 +134,7 @@ func (s *shop) audit(ctx context.Context) (books, error) {
 	if err != nil {
 		return books{}, fmt.Errorf("read the books: %w", err)
 	}
-	defer rows.Close() //nolint:errcheck // rows.Err says what there is to say
+	defer rows.Close()
 	var b books
 	for rows.Next() {
 		var stock, putIn, orders int64

@@ -27,6 +27,12 @@ var scenes = []scene{
 	{"tierlock, and a holder freezes past its lease.", lockTierlock, true, faultHolderPause, 8 * time.Second, false},
 }
 
+// over is the command line with what the scene chooses.
+func (sc scene) over(o options) options {
+	o.lock, o.guard, o.fault, o.duration = sc.lock, sc.guard, sc.fault, sc.duration
+	return o
+}
+
 // tell plays all scenes on the same servers. It returns the exit code: 0 when
 // the controls broke and what they control held.
 func (s *stage) tell(ctx context.Context, servers *servers) int {
@@ -35,7 +41,7 @@ func (s *stage) tell(ctx context.Context, servers *servers) int {
 	for i, scene := range scenes {
 		fmt.Fprintf(s.out, "\n%d of %d. %s\n", i+1, len(scenes), scene.title)
 		run := *s
-		run.lock, run.guard, run.fault, run.duration = scene.lock, scene.guard, scene.fault, scene.duration
+		run.options = scene.over(s.options)
 		outcome, err := run.play(ctx, servers)
 		if err != nil {
 			fmt.Fprintln(s.stderr, "demo:", err)

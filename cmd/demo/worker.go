@@ -47,7 +47,7 @@ func (w *worker) turn(ctx context.Context, product int) {
 		t.Levels.add(entry.Level)
 	})
 
-	entry.Wrote, err = w.serve(ctx, held, product)
+	entry.Wrote, err = w.serve(held, product, ctx.Done())
 	lost := held.context().Err() != nil
 	if !errors.Is(err, errStale) && !lost && err != nil {
 		w.ledger.trouble(err)
@@ -90,8 +90,9 @@ func (w *worker) refused(ctx context.Context, err error) {
 }
 
 // serve is the critical section: read, think, write what was computed. It
-// returns the instant before the COMMIT of an accepted write, or 0.
-func (w *worker) serve(running context.Context, held turn, product int) (instant, error) {
+// returns the instant before the COMMIT of an accepted write, or 0. The run's end
+// does not end it: what is held is finished.
+func (w *worker) serve(held turn, product int, runEnds <-chan struct{}) (instant, error) {
 	// A sane holder passes its turn's context on: what it has lost, it does not write.
 	ctx, cancel := context.WithTimeout(held.context(), patience)
 	defer cancel()
@@ -105,7 +106,7 @@ func (w *worker) serve(running context.Context, held turn, product int) (instant
 	sold := shelf.stock > 0
 	if sold {
 		shelf.stock--
-		stopped, err := w.stop.pass(running)
+		stopped, err := w.stop.pass(runEnds)
 		if err != nil {
 			w.ledger.trouble(err)
 		}
