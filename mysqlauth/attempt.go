@@ -179,22 +179,27 @@ func (t *attempt) whyMissing(made int64) error {
 	if made > 0 { // somebody deleted them
 		return &driver.Refusal{Busy: true}
 	}
+	return t.explain(t.s, t.block)
+}
+
+// explain says why an insert made no row; it is never nil.
+func (a *Authority) explain(s *session, block uint64) error {
 	why, sent := errNoFloor, time.Now()
-	err := t.s.query(t.timeout, func(rows *sql.Rows) error {
+	err := s.query(a.timeout, func(rows *sql.Rows) error {
 		var fence, start uint64
 		var micros int64
 		if err := rows.Scan(&fence, &start, &micros); err != nil {
 			return err
 		}
-		t.s.clock.set(micros, sent)
+		s.clock.set(micros, sent)
 		why = errLate
-		if start > maxFence-t.block {
+		if start > maxFence-block {
 			why = errFenceMax
 		}
 		return nil
-	}, t.tables.readFloor())
+	}, a.tables.readFloor())
 	if err != nil {
-		why = err // about the reading only: the insert is known to have made nothing
+		return unreachable("claim", err) // the insert is known to have made nothing
 	}
 	return classify("claim", why)
 }

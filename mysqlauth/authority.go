@@ -34,6 +34,7 @@ type Authority struct {
 	renews   *lane[*renewCall]
 	releases *lane[*releaseCall]
 	settler  *settler
+	sweeper  *sweeper
 
 	ledger  *ledger
 	life    context.Context // ends when Close gives up or is done
@@ -99,12 +100,15 @@ func newAuthority(db *sql.DB, o options) *Authority {
 	}
 	a.sessions = &sessions{db: db, tables: a.tables, life: life, spare: make(chan struct{}, o.maxOpen-minConns+1)}
 	a.claims, a.looks, a.renews, a.releases = newClaims(a), newLooks(a), newRenews(a), newReleases(a)
-	a.settler = newSettler(a)
+	a.settler, a.sweeper = newSettler(a), newSweeper(a)
 	a.asking.Go(a.claims.loop)
 	a.asking.Go(a.looks.loop)
 	a.asking.Go(a.renews.loop)
 	a.running.Go(a.releases.loop)
 	a.running.Go(a.settler.loop)
+	if o.sweepEvery > 0 {
+		a.running.Go(a.sweeper.loop)
+	}
 	return a
 }
 
@@ -119,6 +123,7 @@ func (a *Authority) Close(ctx context.Context) error {
 	if !a.ledger.close() {
 		return nil
 	}
+	a.sweeper.stop()
 	err := a.drain(ctx)
 	a.end()
 	a.asking.Wait() // bounded: every statement ends with life

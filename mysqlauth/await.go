@@ -31,3 +31,24 @@ func await[T any](ctx context.Context, a *Authority, op string, answer <-chan T)
 		return none, classify(op, ErrClosed)
 	}
 }
+
+// detached runs work whose statements have limits of their own, and returns
+// its error or that of ctx, whichever comes first. Close waits for the work.
+func (a *Authority) detached(ctx context.Context, op string, work func(context.Context) error) error {
+	if !a.ledger.enter() {
+		return classify(op, ErrClosed)
+	}
+	done := make(chan error, 1)
+	a.running.Go(func() {
+		defer a.ledger.leave()
+		done <- work(ctx)
+	})
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-a.life.Done():
+		return classify(op, ErrClosed)
+	}
+}

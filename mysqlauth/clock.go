@@ -19,6 +19,9 @@ type clock struct {
 // then is not in it.
 func (c *clock) at(local time.Time) int64 { return c.micros + local.Sub(c.sent).Microseconds() }
 
+// now is at for this instant.
+func (c *clock) now() int64 { return c.at(time.Now()) }
+
 // set takes the server time out of a reply to a request sent at the instant.
 func (c *clock) set(micros int64, sent time.Time) { c.micros, c.sent = micros, sent }
 

@@ -25,6 +25,7 @@ var (
 	errNoAnswer = errors.New("no answer from the server in time")
 	errCut      = errors.New("closed while the request was on its way")
 	errLate     = errors.New("the request reached the server too late and refused itself")
+	errRaced    = errors.New("other processes made and removed the same rows all along")
 	errNoFloor  = errors.New("the floor row is missing")
 	errFenceMax = errors.New("the key's fence is at its maximum")
 )

@@ -5,6 +5,8 @@ package mysqlauth
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,7 +50,7 @@ func open(t *testing.T, dsn string, opts ...Option) *Authority {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		if err := a.Close(ctx); err != nil {
 			t.Errorf("Close: %v", err)
@@ -84,4 +86,97 @@ func mustRelease(t *testing.T, a *Authority, key string, g driver.Grant) {
 func renewOne(t *testing.T, a *Authority, key string, g driver.Grant, ttl time.Duration) driver.Renewed {
 	t.Helper()
 	return a.Renew(t.Context(), []driver.Renewal{{Key: key, Token: g.Token, TTL: ttl, Until: g.Until}})[0]
+}
+
+// busyLimit is a statement limit for tests that are not about it: the machine
+// may be slow.
+const busyLimit = 5 * time.Second
+
+// proxied makes a proxy in front of the database's server.
+func proxied(t *testing.T, d *stack.Database) *stack.Proxy {
+	t.Helper()
+	return stack.StartProxy(t, d.Server())
+}
+
+// within polls until ok, at most for d.
+func within(t *testing.T, d time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
+		if ok() {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", d, what)
+		}
+	}
+}
+
+// isHeld asks the server itself.
+func isHeld(t *testing.T, admin *sql.DB, key string) bool {
+	t.Helper()
+	var held int
+	err := admin.QueryRowContext(t.Context(),
+		"SELECT COUNT(*) FROM lease WHERE lock_key = ? AND token IS NOT NULL AND expires_at > UTC_TIMESTAMP(6)", []byte(key)).Scan(&held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return held == 1
+}
+
+func mustExec(t *testing.T, db interface {
+	ExecContext(context.Context, string, ...any) (sql.Result, error)
+}, statement string, args ...any) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), statement, args...); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// lockRow locks a key's row as a guarded transaction does, until unlock.
+func lockRow(t *testing.T, admin *sql.DB, key string) (unlock func()) {
+	t.Helper()
+	tx, err := admin.BeginTx(context.Background(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fence uint64
+	if err := tx.QueryRowContext(t.Context(), "SELECT fence FROM lease WHERE lock_key = ? FOR UPDATE", []byte(key)).Scan(&fence); err != nil {
+		t.Fatal(err)
+	}
+	unlock = sync.OnceFunc(func() { _ = tx.Rollback() })
+	t.Cleanup(unlock)
+	return unlock
+}
+
+func isBusy(err error) bool {
+	refusal, ok := errors.AsType[*driver.Refusal](err)
+	return ok && refusal.Busy
+}
+
+func lossReason(err error) driver.LossReason {
+	if loss, ok := errors.AsType[*driver.Loss](err); ok {
+		return loss.Reason
+	}
+	return 0
+}
+
+// claimTogether queues claims so that they share a statement: the lane's
+// worker is kept from picking while they are added.
+func claimTogether(t *testing.T, a *Authority, claims ...driver.Claim) ([]driver.Grant, []error) {
+	t.Helper()
+	calls := make([]*claimCall, len(claims))
+	for i, c := range claims {
+		calls[i] = &claimCall{claim: c, answer: make(chan claimAnswer, 1)}
+	}
+	a.claims.add(calls...)
+	grants, errs := make([]driver.Grant, len(calls)), make([]error, len(calls))
+	for i, call := range calls {
+		select {
+		case got := <-call.answer:
+			grants[i], errs[i] = got.grant, got.err
+		case <-time.After(20 * time.Second):
+			t.Fatalf("claim %d of %d has no answer", i, len(calls))
+		}
+	}
+	return grants, errs
 }

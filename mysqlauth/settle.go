@@ -131,7 +131,7 @@ func (t *settler) pass(batch []*entry) {
 	freed, err := s.exec(waitLimit, t.tables.settle(len(ours)), pairArgs(ours)...)
 	if err != nil {
 		for _, e := range batch {
-			e.alone = e.alone || rolledBack(err) // one locked row must not hold up the others
+			e.alone = e.alone || rolledBack(err) || answered(err) // one row must not hold up the others
 		}
 		t.later(batch, settleBackoff)
 		return

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"os"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -59,6 +60,8 @@ var byText = []struct {
 }{
 	{"max number of clients reached", verdict{driver.ClassDown, "raise maxclients on the server or lower the clients' pools"}},
 	{"unknown command", verdict{driver.ClassConfig, "the server does not offer this command; scripts (EVAL, EVALSHA) are needed"}},
+	{"The user executing the script", byCode["NOPERM"]},
+	{"ACL failure in script", byCode["NOPERM"]},
 	{"This instance has cluster support disabled", verdict{driver.ClassConfig, "the server is no cluster; use redis.NewClient"}},
 	{"DB index is out of range", verdict{driver.ClassConfig, "the server has fewer databases; correct the database number"}},
 	{"AUTH", verdict{driver.ClassConfig, "the server has no password set; leave it out"}},
@@ -97,10 +100,10 @@ func classify(err error) verdict {
 		return verdict{driver.ClassTransient, "all connections are in use; raise the client's PoolSize"}
 	case strings.HasPrefix(err.Error(), "redis: all sentinels specified in configuration are unreachable"):
 		return verdict{driver.ClassDown, "no Sentinel answers"}
-	case errors.Is(err, ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, ErrTimeout), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return verdict{driver.ClassUnknown, "the server did not answer in time; see its SLOWLOG and the network"}
 	}
-	// What is left was cut while it was under way: EOF, reset, i/o timeout.
+	// What is left was cut while it was under way: EOF, reset.
 	return verdict{driver.ClassUnknown, ""}
 }
 

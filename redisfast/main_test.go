@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
 
 	"github.com/tierlock/tierlock/internal/stack"
@@ -15,7 +16,10 @@ import (
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(stack.Main(m)) }
+func TestMain(m *testing.M) {
+	logging.Disable() // go-redis prints each refused connection
+	goleak.VerifyTestMain(stack.Main(m))
+}
 
 // ttl is long enough that no test meets it by accident.
 const ttl = 30 * time.Second

@@ -144,6 +144,9 @@ func (l *Lease) Renew(ctx context.Context) error {
 			return err
 		}
 		if answer.Err != nil {
+			if errors.Is(l.Err(), context.Canceled) {
+				return nil // released meanwhile: what the server said is our own doing
+			}
 			return l.error("renew", unanswered(ctx, answer.Err))
 		}
 		return nil

@@ -3,36 +3,13 @@
 package stack
 
 import (
-	"context"
-	"fmt"
-	"strings"
 	"time"
-
-	toxiproxy "github.com/Shopify/toxiproxy/v2"
-	"github.com/rs/zerolog"
 )
 
-// faults is the leg of a proxy that knows bytes only.
-type faults struct{ toxi *toxiproxy.Proxy }
-
-func newFaults(target string) (*faults, error) {
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	toxi := toxiproxy.NewProxy(server, "stack", "127.0.0.1:0", target)
-	if err := toxi.Start(); err != nil {
-		return nil, fmt.Errorf("stack: toxiproxy: %w", err)
-	}
-	return &faults{toxi: toxi}, nil
-}
-
-func (f *faults) addr() string { return f.toxi.Listen }
-func (f *faults) close()       { f.toxi.Stop() }
-
-// add puts one toxic in a direction; the name holds the kind, so that adding one twice is an error of the test.
-func (f *faults) add(kind, direction, attributes string) {
-	config := fmt.Sprintf(`{"type": %q, "stream": %q, "attributes": {%s}}`, kind, direction, attributes)
-	if _, err := f.toxi.Toxics.AddToxicJson(strings.NewReader(config)); err != nil {
-		panic(fmt.Sprintf("stack: toxic %s: %v", config, err)) // ours is valid, so the test asked for one twice
-	}
+// network is what a proxy does to everything that passes it.
+type network struct {
+	requests, replies time.Duration // how much later each arrives
+	hole              chan struct{} // nil: nothing vanishes; closed when the hole is
 }
 
 // Cut closes every connection and refuses new ones, as a server that died does, until [Proxy.Heal].
@@ -57,31 +34,81 @@ func (p *Proxy) Drop() {
 	}
 }
 
-// BlackHole lets everything sent in either direction vanish, also on new connections, which are still taken: no
-// reset, no end. [Proxy.Heal] ends it, and with it the connections that lost bytes.
+// BlackHole lets everything sent in either direction vanish, also on new connections, which are still taken: no reset,
+// and no news that the other side has closed. [Proxy.Heal] ends it, and with it the connections that lost something.
 func (p *Proxy) BlackHole() {
-	p.faults.add("timeout", "upstream", `"timeout": 0`)
-	p.faults.add("timeout", "downstream", `"timeout": 0`)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.net.hole == nil {
+		p.net.hole = make(chan struct{})
+	}
 }
 
-// Delay makes requests and replies arrive later by that much, in whole milliseconds. [Proxy.Heal] ends it.
+// Delay makes requests and replies arrive later by that much. [Proxy.Heal] ends it. What a connection sends while
+// its last message waits counts from when that has arrived, so it is exact where one waits for the other.
 func (p *Proxy) Delay(requests, replies time.Duration) {
-	if requests > 0 {
-		p.faults.add("latency", "upstream", fmt.Sprintf(`"latency": %d`, requests.Milliseconds()))
-	}
-	if replies > 0 {
-		p.faults.add("latency", "downstream", fmt.Sprintf(`"latency": %d`, replies.Milliseconds()))
-	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.net.requests, p.net.replies = requests, replies
 }
 
 // Heal ends Cut, BlackHole and Delay. Hooks and traps stay.
 func (p *Proxy) Heal() error {
-	p.faults.toxi.Toxics.ResetToxics(context.Background())
 	p.mu.Lock()
+	if p.net.hole != nil {
+		for r := range p.relays {
+			if r.lossy {
+				r.end()
+			}
+		}
+		close(p.net.hole)
+	}
+	p.net = network{}
 	dark := p.listener == nil && !p.closed
 	p.mu.Unlock()
 	if dark {
 		return p.listen()
 	}
 	return nil
+}
+
+// travels waits as long as the way takes and says whether the message arrives.
+func (r *relay) travels(delay func(network) time.Duration) bool {
+	p := r.proxy
+	p.mu.Lock()
+	d := delay(p.net)
+	p.mu.Unlock()
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.ended:
+			return false
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.net.hole != nil {
+		r.lossy = true
+		return false
+	}
+	return true
+}
+
+func toServer(n network) time.Duration { return n.requests }
+func toClient(n network) time.Duration { return n.replies }
+
+// untilHealed waits for the end of a black hole: that a side has closed vanishes in it too.
+func (r *relay) untilHealed() {
+	r.proxy.mu.Lock()
+	hole := r.proxy.net.hole
+	r.proxy.mu.Unlock()
+	if hole == nil {
+		return
+	}
+	select {
+	case <-hole:
+	case <-r.ended:
+	}
 }

@@ -35,8 +35,8 @@ func (b program) initMariaDB(ctx context.Context, data string) error {
 // mariaDBScript reads one of the SQL files that come with the server; 11.x renamed them and their directory.
 func (b program) mariaDBScript(name string) ([]byte, error) {
 	base := filepath.Dir(filepath.Dir(b.path))
-	if real, err := filepath.EvalSymlinks(b.path); err == nil {
-		base = filepath.Dir(filepath.Dir(real))
+	if target, err := filepath.EvalSymlinks(b.path); err == nil {
+		base = filepath.Dir(filepath.Dir(target))
 	}
 	for _, dir := range []string{"share/mariadb", "share/mysql", "share"} {
 		for _, prefix := range []string{"mariadb_", "mysql_"} {

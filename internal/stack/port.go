@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 )
 
 // Ports come from below the ephemeral range of Linux (32768) and macOS (49152): no outgoing connection and no
@@ -40,16 +41,13 @@ func reservePort() (*port, error) {
 			continue
 		}
 		p := &port{number: n, lock: lock}
-		l, err := net.Listen("tcp", p.addr())
+		// Asked by dialling: a listener of our own, closed again, can live on for a moment in a child between fork and exec.
+		conn, err := net.DialTimeout("tcp", p.addr(), time.Second)
 		if err != nil {
-			p.release() // somebody else's
-			continue
+			return p, nil
 		}
-		if err := l.Close(); err != nil {
-			p.release()
-			return nil, err
-		}
-		return p, nil
+		_ = conn.Close()
+		p.release() // somebody else's
 	}
 	return nil, errors.New("reserve a port: none free on 127.0.0.1")
 }

@@ -8,17 +8,15 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Proxy stands between clients and a server. It follows the protocol, so a test can lose exactly the reply it is about,
 // and it breaks the network as a whole ([Proxy.Cut], [Proxy.BlackHole], [Proxy.Delay]). TLS and compression are not followed.
-//
-//	client -> Proxy (requests and replies) -> toxiproxy (bytes) -> server
 type Proxy struct {
 	engine Engine
 	port   *port
 	target *Server
-	faults *faults
 
 	onRequest atomic.Pointer[func(Request) Action]
 	onReply   atomic.Pointer[func(Request, Reply) Action]
@@ -29,6 +27,7 @@ type Proxy struct {
 	listener net.Listener // nil while cut or closed
 	relays   map[*relay]struct{}
 	traps    []*trap
+	net      network
 	number   int
 	closed   bool
 	running  sync.WaitGroup // the accept loop and every relay
@@ -36,16 +35,11 @@ type Proxy struct {
 
 // NewProxy opens a proxy in front of s. It keeps its address until Close, and s may be killed and restarted behind it.
 func NewProxy(s *Server) (*Proxy, error) {
-	f, err := newFaults(s.addr)
-	if err != nil {
-		return nil, err
-	}
 	at, err := reservePort()
 	if err != nil {
-		f.close()
 		return nil, err
 	}
-	p := &Proxy{engine: s.engine, port: at, target: s, faults: f, relays: map[*relay]struct{}{}}
+	p := &Proxy{engine: s.engine, port: at, target: s, relays: map[*relay]struct{}{}}
 	if err := p.listen(); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -137,13 +131,17 @@ func (p *Proxy) Close() error {
 	}
 	p.Cut()
 	p.running.Wait()
-	p.faults.close()
 	p.port.release()
 	return nil
 }
 
 func (p *Proxy) listen() error {
 	l, err := net.Listen("tcp", p.Addr())
+	for try := 0; err != nil && try < 100; try++ {
+		// A listener that Cut closed lives on for a moment in a child between fork and exec.
+		time.Sleep(10 * time.Millisecond)
+		l, err = net.Listen("tcp", p.Addr())
+	}
 	if err != nil {
 		return fmt.Errorf("stack: proxy: %w", err)
 	}
@@ -161,7 +159,7 @@ func (p *Proxy) accept(l net.Listener) {
 			return // closed by Cut
 		}
 		p.dials.Add(1)
-		server, err := net.Dial("tcp", p.faults.addr())
+		server, err := net.Dial("tcp", p.target.addr)
 		if err != nil {
 			_ = client.Close()
 			continue

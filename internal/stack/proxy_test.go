@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -426,4 +427,50 @@ func TestProxy_serverRestartsBehindIt(t *testing.T) {
 	require.Error(t, c.Ping(t.Context()).Err())
 	require.NoError(t, s.Restart(t.Context()))
 	require.NoError(t, c.Ping(t.Context()).Err())
+}
+
+// TestProxy_leaksNothing is for goleak at the end of the package: large pipelines under way while everything breaks.
+func TestProxy_leaksNothing(t *testing.T) {
+	t.Parallel()
+	s := stack.StartRedis(t)
+	p := stack.StartProxy(t, s)
+	c := redis.NewClient(&redis.Options{
+		Addr: p.Addr(), MaxRetries: -1, PoolSize: 16, ContextTimeoutEnabled: true, DialerRetries: 1,
+	})
+	t.Cleanup(func() { assert.NoError(t, c.Close()) })
+	ctx, stop := context.WithCancel(t.Context())
+	var load sync.WaitGroup
+	big := make([]byte, 200_000)
+	for i := range 16 {
+		key := fmt.Sprint("k", i)
+		load.Go(func() {
+			for ctx.Err() == nil {
+				short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+				_, _ = c.Pipelined(short, func(pipe redis.Pipeliner) error {
+					for range 10 {
+						pipe.Set(short, key, big, 0)
+						pipe.Get(short, key)
+					}
+					return nil
+				})
+				cancel()
+			}
+		})
+	}
+	for range 2 {
+		for _, fault := range []func(){
+			func() { require.NoError(t, s.Kill()) }, p.Drop, p.Cut, p.BlackHole,
+			func() { p.Delay(5*time.Millisecond, 5*time.Millisecond) },
+		} {
+			fault()
+			time.Sleep(50 * time.Millisecond)
+			require.NoError(t, s.Restart(t.Context()))
+			require.NoError(t, p.Heal())
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	stop()
+	load.Wait()
+	require.NoError(t, openRedis(t, p.Addr()).Ping(t.Context()).Err()) // its own client: the other's pool remembers refusals
+	assert.Eventually(t, func() bool { return p.Conns() <= 16+1 }, 5*time.Second, 10*time.Millisecond, "no connection is left over")
 }

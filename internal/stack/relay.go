@@ -24,6 +24,8 @@ type relay struct {
 	silent  bool       // nothing goes back to the client any more
 
 	writing sync.Mutex // the turn to write to the client; taken before mu
+
+	lossy bool // a black hole swallowed something; guarded by proxy.mu
 }
 
 func newRelay(p *Proxy, id int, client, server net.Conn) *relay {
@@ -41,20 +43,18 @@ func (r *relay) run() {
 	var back sync.WaitGroup
 	back.Go(r.replies)
 	r.requests()
-	// The client has gone. Half-closing tells the server without cutting off what it still sends; toxiproxy leaks a
-	// goroutine when its reader goes away with bytes under way, so that is drained to the end.
-	_ = r.server.(*net.TCPConn).CloseWrite() //nolint:errcheck,forcetypeassert // dialled as TCP; fails when it has gone
+	// The client has gone. Half-closing tells the server, which may still be at work, as a client's kernel would.
+	r.untilHealed()
+	_ = r.server.(*net.TCPConn).CloseWrite() // dialled as TCP; fails when it has gone
 	back.Wait()
-	r.end()
-	_ = r.server.Close()
 }
 
-// end closes the connection towards the client and tells the server.
+// end closes the connection on both sides.
 func (r *relay) end() {
 	r.once.Do(func() {
 		close(r.ended)
 		_ = r.client.Close()
-		_ = r.server.(*net.TCPConn).CloseWrite() //nolint:errcheck,forcetypeassert // see run
+		_ = r.server.Close()
 	})
 }
 
@@ -67,7 +67,7 @@ func (r *relay) requests() {
 			return
 		}
 		if m.handshake {
-			if _, err := r.server.Write(m.Raw); err != nil {
+			if !r.forward(m) {
 				return
 			}
 			continue
@@ -91,11 +91,7 @@ func (r *relay) request(m *message, a Action) bool {
 	}
 	switch a.verb {
 	case verbPass:
-		if m.answered {
-			r.push(m)
-		}
-		_, err := r.server.Write(m.Raw)
-		return err == nil
+		return r.forward(m)
 	case verbError:
 		if m.answered {
 			m.canned = r.wire.encodeError(a.number, a.text)
@@ -114,12 +110,25 @@ func (r *relay) request(m *message, a Action) bool {
 	return false
 }
 
+// forward sends m on its way. False: the server has gone. What vanishes on the way counts as sent.
+func (r *relay) forward(m *message) bool {
+	if !r.travels(toServer) {
+		return true
+	}
+	if m.answered {
+		r.push(m)
+	}
+	_, err := r.server.Write(m.Raw)
+	return err == nil
+}
+
 // replies carries what the server sends until it stops, and then ends the connection.
 func (r *relay) replies() {
 	in := bufio.NewReader(r.server)
 	for {
 		a, err := r.wire.readReply(in, r.head)
 		if err != nil {
+			r.untilHealed()
 			break
 		}
 		if !r.reply(a) {
@@ -127,15 +136,16 @@ func (r *relay) replies() {
 		}
 	}
 	r.end()
-	_, _ = io.Copy(io.Discard, in) // see run
 }
 
 // reply does what is decided about one answer of the server. False ends the connection.
 func (r *relay) reply(a answer) bool {
 	if a.unasked {
-		r.writing.Lock()
-		defer r.writing.Unlock()
-		r.toClient(a.Raw)
+		if r.travels(toClient) {
+			r.writing.Lock()
+			defer r.writing.Unlock()
+			r.write(a.Raw)
+		}
 		return true
 	}
 	m := r.head()
@@ -153,10 +163,13 @@ func (r *relay) reply(a answer) bool {
 	case verbHangUp:
 		return false
 	}
+	arrives := r.travels(toClient)
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	r.pop()
-	r.toClient(raw)
+	if arrives {
+		r.write(raw)
+	}
 	r.flush()
 	return true
 }
@@ -218,12 +231,12 @@ func (r *relay) flush() {
 		if due == nil {
 			return
 		}
-		r.toClient(due)
+		r.write(due)
 	}
 }
 
-// toClient writes unless the connection was silenced. A client that has gone is no error: the server is read to its end.
-func (r *relay) toClient(raw []byte) {
+// write sends to the client unless the connection was silenced. A client that has gone is no error: the server is read to its end.
+func (r *relay) write(raw []byte) {
 	r.mu.Lock()
 	silent := r.silent
 	r.mu.Unlock()

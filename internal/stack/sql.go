@@ -64,7 +64,9 @@ func SQL(ctx context.Context, e Engine, o Options) (*Server, error) {
 		return version, err
 	}
 	args := append(serverArgs(e, b.inside(data), s.port.String()), o.Args...)
-	s.command = func() *exec.Cmd { return b.command(context.Background(), args...) }
+	s.command = func() *exec.Cmd {
+		return b.command(context.Background(), args...) // not ctx: the server outlives its start
+	}
 	return s.launch(ctx)
 }
 

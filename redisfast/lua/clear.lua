@@ -11,7 +11,7 @@
 -- deleted, since the mark says nothing about the row that was freed.
 local have = redis.call('GET', KEYS[1])
 local deleted = 0
-if have and string.len(have) == 33 and string.sub(have, 2) == ARGV[1] then
+if have and string.sub(have, 2) == ARGV[1] then
   deleted = redis.call('DEL', KEYS[1])
 end
 if ARGV[2] ~= '' then

@@ -11,7 +11,7 @@ local have = redis.call('GET', KEYS[1])
 if not have then
   return {0, '', 0}
 end
-if string.len(have) == 33 and string.sub(have, 2) == string.sub(ARGV[1], 2) then
+if string.sub(have, 2) == string.sub(ARGV[1], 2) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   return {1}
 end

@@ -7,10 +7,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/tierlock/tierlock/internal/stack"
 	"github.com/tierlock/tierlock/tier/tiertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(stack.Main(m)) }
 
 func TestMemory(t *testing.T) {
 	tiertest.Run(t, func(*testing.T) tiertest.Harness {

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tierlock/tierlock/internal/stack"
+)
+
+func TestDemo_none(t *testing.T) {
+	t.Parallel()
+	code, r, said := play(t.Context(), t, "-lock", "none", "-duration", "1s", "-nodes", "2", "-workers", "8")
+	if code != exitBroke || r.OK || r.Oversold == 0 || r.Overlaps == 0 {
+		t.Errorf("exit %d, %+v\n%s", code, r, said)
+	}
+}
+
+func TestDemo_tierlock(t *testing.T) {
+	t.Parallel()
+	code, r, said := play(t.Context(), t, "-duration", "3s", "-fault", "redis-flush")
+	if code != exitHeld || !r.OK || r.Writes == 0 || r.Levels.Full == 0 || r.Faults == 0 {
+		t.Errorf("exit %d, %+v\n%s", code, r, said)
+	}
+	if sum := r.Acquired + r.Held + r.Unavailable + r.Cancelled; sum != r.Attempts {
+		t.Errorf("%d attempts, %d answers", r.Attempts, sum)
+	}
+}
+
+// An interrupted run ends at once, with a verdict on what ran.
+func TestDemo_interrupted(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithTimeout(t.Context(), 2*time.Second)
+	defer interrupt()
+	code, r, said := play(ctx, t, "-lock", "redis", "-duration", "1m", "-fault", "holder-pause")
+	if code != exitHeld || !r.OK || r.Seconds > 10 || !strings.Contains(said, "Interrupted") {
+		t.Errorf("exit %d, %+v\n%s", code, r, said)
+	}
+}
+
+// oneNode starts a node without any lock.
+func oneNode(t *testing.T) (*crew, setup) {
+	t.Helper()
+	db := stack.SharedSQL(t, stack.MariaDB).CreateDatabase(t)
+	shop, err := openShop(t.Context(), db.AdminDSN(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shop.close() //nolint:errcheck // only built here
+	if err := shop.build(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := setup{Lock: lockNone, MySQL: db.DSN(), Workers: 2, Conns: 2, TTL: minTTL}
+	c, err := hire(t.Context(), s, 1, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.dismiss)
+	return c, s
+}
+
+// A node that dies is an error, not silence.
+func TestCrew_crashed(t *testing.T) {
+	t.Parallel()
+	c, _ := oneNode(t)
+	crashed := c.crashed(t.Context())
+	if err := c.tell(doStart); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.nodes[0].cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-crashed:
+		if err == nil || !strings.Contains(err.Error(), "node 0") {
+			t.Errorf("crashed says %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("nobody noticed")
+	}
+}
+
+// A node whose parent is gone ends by itself.
+func TestProcess_orphaned(t *testing.T) {
+	t.Parallel()
+	c, _ := oneNode(t)
+	if err := c.tell(doStart); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.nodes[0].stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-c.nodes[0].gone:
+		if code := c.nodes[0].cmd.ProcessState.ExitCode(); code != nodeOrphaned {
+			t.Errorf("exit %d", code)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it lives on")
+	}
+}
+
+// What a node cannot set up is what the demo says.
+func TestHire_failed(t *testing.T) {
+	t.Parallel()
+	_, s := oneNode(t)
+	s.Lock = "mutex"
+	if _, err := hire(t.Context(), s, 2, os.Stderr); err == nil || !strings.Contains(err.Error(), `no lock is called "mutex"`) {
+		t.Errorf("hire: %v", err)
+	}
+}

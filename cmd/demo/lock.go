@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The arms of the demo.
+const (
+	lockTierlock = "tierlock"
+	lockNone     = "none"
+	lockRedis    = "redis"
+)
+
+// acquireWait is how long a worker waits for a product before it looks for
+// another one.
+const acquireWait = time.Second
+
+var (
+	errHeld        = errors.New("held by another")
+	errUnavailable = errors.New("lock unavailable")
+	errLost        = errors.New("turn lost")
+	errStale       = errors.New("the lease row refused the write")
+)
+
+// locker is all that workers know of a lock; they run the same code on every
+// arm.
+type locker interface {
+	// acquire waits for the key. Errors are errHeld, errUnavailable, or the
+	// context's.
+	acquire(ctx context.Context, key string) (turn, error)
+	close(ctx context.Context) error
+}
+
+// turn is a key held.
+type turn interface {
+	// context ends when the turn is lost, not when acquire's context ends.
+	context() context.Context
+	// deadline is when the turn ends by itself; false where it never does.
+	deadline() (time.Time, bool)
+	level() level
+	// confirm is called last before COMMIT. It answers errStale when the turn
+	// is over, and nil on an arm that has no guard.
+	confirm(ctx context.Context, tx *sql.Tx) error
+	// release answers errLost when there was nothing left to release.
+	release(ctx context.Context) error
+}
+
+func openLocker(ctx context.Context, s setup) (locker, error) {
+	switch s.Lock {
+	case lockNone:
+		return noLock{}, nil
+	case lockRedis:
+		return openRedisLock(ctx, s)
+	case lockTierlock:
+		return openTierlock(ctx, s)
+	}
+	return nil, fmt.Errorf("no lock is called %q", s.Lock)
+}
+
+func lockKey(product int) string { return fmt.Sprintf("inventory/sku-%d", product) }

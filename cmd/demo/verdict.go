@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"time"
+)
+
+// maxSilence is the longest a shop with a working database may sell nothing.
+const maxSilence = 2 * time.Second
+
+// finding is one invariant and what the run said about it.
+type finding struct {
+	held    bool
+	safety  bool // what is sold is right, and not only: something is sold
+	promise string
+	detail  string
+}
+
+// findings judges a run. The verdict is ok when all of them held.
+func (o outcome) findings() []finding {
+	overlaps := o.overlaps()
+	t := o.tally
+	accounted := t.Acquired + t.Held + t.Unavailable + t.Cancelled
+	silence := o.silence()
+	all := []finding{
+		{
+			o.books.oversold == 0, true, "nothing is sold that is not there",
+			fmt.Sprintf("%d orders, %d of them for goods that the stock does not account for", o.books.orders, o.books.oversold),
+		},
+		{
+			overlaps == 0, true, "one holder at a time",
+			fmt.Sprintf("%d turns, %d of them began while another holder's turn went on", t.Acquired, overlaps),
+		},
+		{
+			o.books.orders >= t.Sold, true, "what was committed is in the books",
+			fmt.Sprintf("workers saw %d orders committed, the books have %d", t.Sold, o.books.orders),
+		},
+		{
+			t.Attempts == accounted, false, "every attempt has an answer",
+			fmt.Sprintf("%d attempts: %d acquired, %d held by others, %d unavailable, %d cancelled at the end",
+				t.Attempts, t.Acquired, t.Held, t.Unavailable, t.Cancelled),
+		},
+		{
+			silence <= maxSilence && (t.writes() > 0 || o.interrupted), false, "the shop keeps selling",
+			fmt.Sprintf("%d writes, the longest time without one was %v", t.writes(), silence.Round(time.Millisecond)),
+		},
+	}
+	if o.interrupted {
+		return all // what was planned after the interruption is nobody's fault
+	}
+	return append(all, o.faultFindings()...)
+}
+
+// faultFindings judges what the fault should have left behind: without it, the
+// run has shown nothing.
+func (o outcome) faultFindings() []finding {
+	if o.fault == faultNone {
+		return nil
+	}
+	all := []finding{{
+		o.injected == o.planned, false, "the faults came as planned",
+		fmt.Sprintf("%d of %d", o.injected, o.planned),
+	}}
+	switch {
+	case o.fault == faultHolderPause && o.guarded():
+		all = append(all, finding{
+			o.tally.Rejected > 0, true, "late writers are refused",
+			fmt.Sprintf("the lease row refused %d writes", o.tally.Rejected),
+		})
+	case o.fault == faultRedisKill && o.lock == lockTierlock:
+		all = append(all, finding{
+			o.tally.Levels.Authority > 0 && o.fullAtEnd(), false, "MySQL carries on without Redis",
+			fmt.Sprintf("%d turns on both tiers, %d on MySQL alone; the last ones on both: %t",
+				o.tally.Levels.Full, o.tally.Levels.Authority, o.fullAtEnd()),
+		})
+	}
+	return all
+}

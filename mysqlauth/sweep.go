@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mysqlauth
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+const (
+	sweepKey = reserved + "sweep"
+	sweepTTL = time.Minute
+	// sweepFor ends a sweep before its lease does; the next goes on from there.
+	sweepFor = 45 * time.Second
+	// windowRows bounds what one read passes over.
+	windowRows = 10_000
+	// sweepRows bounds a transaction, which should take no longer than sweepTx:
+	// claims of keys never seen wait for it at the floor.
+	sweepRows = 200
+	sweepTx   = 100 * time.Millisecond
+)
+
+// sweeper removes rows that nobody has used for longer than the retention.
+type sweeper struct {
+	*Authority
+	rest context.Context // ends when Close begins
+	stop context.CancelFunc
+
+	mu    sync.Mutex // one sweep at a time
+	after []byte     // where the next window begins
+	rows  int        // of a transaction, as many as fit into sweepTx
+}
+
+func newSweeper(a *Authority) *sweeper {
+	rest, stop := context.WithCancel(a.life)
+	return &sweeper{Authority: a, rest: rest, stop: stop, rows: sweepRows}
+}
+
+// Sweep removes the rows that nobody has used for longer than the retention,
+// and returns how many. It happens in the background anyway; this is for
+// operators and tests. A *[driver.Refusal] says that another process is at it.
+func (a *Authority) Sweep(ctx context.Context) (int, error) {
+	removed := 0
+	err := a.detached(ctx, "sweep", func(ctx context.Context) (err error) {
+		removed, err = a.sweeper.sweep(ctx)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return removed, nil
+}
+
+// loop sweeps now and then, each process at instants of its own.
+func (w *sweeper) loop() {
+	every := w.opts.sweepEvery
+	for pause(w.rest, every/2+rand.N(every)) == nil {
+		if !w.ledger.enter() { // so that Close waits for the sweeper's lease
+			return
+		}
+		removed, err := w.sweep(w.rest)
+		w.ledger.leave()
+		switch {
+		case err == nil:
+			w.log.Debug("swept", zap.Int("rows", removed))
+		case driver.ClassOf(err) == driver.ClassContention || w.rest.Err() != nil:
+		default:
+			w.log.Warn("sweeping failed: unused rows stay until the next time", zap.Error(err))
+		}
+	}
+}
+
+// sweep works under a lease, so that one process does the work; safety does
+// not rest on that.
+func (w *sweeper) sweep(ctx context.Context) (removed int, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	grant, err := w.claim(ctx, driver.Claim{Key: sweepKey, TTL: sweepTTL, Holder: "sweeper", Block: 1})
+	if err != nil {
+		return 0, err
+	}
+	defer w.giveBack(driver.Release{Key: sweepKey, Token: grant.Token, Until: grant.Until})
+	for end := time.Now().Add(sweepFor); time.Now().Before(end); {
+		if err := ctx.Err(); err != nil {
+			return removed, err
+		}
+		n, last, err := w.window(ctx)
+		removed += n
+		if err != nil {
+			return removed, classify("sweep", err)
+		}
+		if last {
+			break
+		}
+	}
+	return removed, nil
+}
+
+// window cleans the next rows. The session goes back in between: what waits
+// for a locked row may need it.
+func (w *sweeper) window(ctx context.Context) (removed int, last bool, err error) {
+	s, err := w.sessions.borrow(ctx, w.timeout)
+	if err != nil {
+		return 0, false, err
+	}
+	defer w.sessions.giveBackBorrowed(s)
+	step := &sweepStep{
+		s: s, limit: w.timeout, retention: int64(w.opts.retention / time.Second), after: w.after, most: w.rows,
+	}
+	if err := step.find(); err != nil {
+		return 0, false, err
+	}
+	if err := step.retire(); err != nil {
+		return 0, false, err
+	}
+	began := time.Now()
+	removed, err = step.remove()
+	if err != nil {
+		return 0, false, err
+	}
+	if time.Since(began) > sweepTx {
+		w.rows = max(w.rows/2, 1)
+	} else {
+		w.rows = min(w.rows*2, sweepRows)
+	}
+	w.after = step.until
+	if last = bytes.Equal(step.until, lastKey); last {
+		w.after = nil
+		_, err = s.exec(w.timeout, w.tables.canaryStale())
+	}
+	return removed, last, err
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mysqlauth
+
+import (
+	"bytes"
+	"database/sql"
+	"time"
+)
+
+// lastKey is not below any key.
+var lastKey = bytes.Repeat([]byte{0xff}, maxKey)
+
+// sweepStep is the sweeper's work on one window of rows.
+type sweepStep struct {
+	s         *session
+	limit     time.Duration
+	retention int64 // seconds
+	after     []byte
+	most      int // rows of the transaction
+
+	until   []byte // where the window ended
+	free    []string
+	expired []pair
+}
+
+// find reads which rows of the window are unused.
+func (w *sweepStep) find() error {
+	w.until = lastKey
+	tables := w.s.from.tables
+	if w.after == nil {
+		w.after = []byte{} // NULL is not below any key
+	}
+	err := w.s.query(w.limit, func(rows *sql.Rows) error { return rows.Scan(&w.until) },
+		tables.window(), w.after, windowRows-1)
+	if err != nil {
+		return err
+	}
+	var found int
+	var last []byte
+	err = w.s.query(w.limit, func(rows *sql.Rows) error {
+		var key, token []byte
+		if err := rows.Scan(&key, &token); err != nil {
+			return err
+		}
+		found, last = found+1, key
+		if token == nil {
+			w.free = append(w.free, string(key))
+			return nil
+		}
+		p := pair{key: string(key)}
+		copy(p.token[:], token)
+		w.expired = append(w.expired, p)
+		return nil
+	}, tables.candidates(), w.after, w.until, w.retention, w.most)
+	if found == w.most {
+		w.until = last // there may be more behind
+	}
+	return err
+}
+
+// retire releases tokens that expired longer ago than the retention.
+func (w *sweepStep) retire() error {
+	if len(w.expired) == 0 {
+		return nil
+	}
+	_, err := w.s.exec(w.limit, w.s.from.tables.retire(len(w.expired)), append(pairArgs(w.expired), w.retention)...)
+	return err
+}
+
+// remove deletes what is still free and unused, and raises the floor before
+// that becomes visible, so that no row begins again below its old fence.
+func (w *sweepStep) remove() (removed int, err error) {
+	if len(w.free) == 0 {
+		return 0, nil
+	}
+	if _, err := w.s.exec(w.limit, "START TRANSACTION"); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			w.s.bad = true // the server rolls back when the connection ends
+		}
+	}()
+	tables := w.s.from.tables
+	var keys []string
+	var highest uint64
+	err = w.s.query(w.limit, func(rows *sql.Rows) error {
+		var key []byte
+		var fence uint64
+		err := rows.Scan(&key, &fence)
+		keys, highest = append(keys, string(key)), max(highest, fence)
+		return err
+	}, tables.doomed(len(w.free)), append(keyArgs(w.free), w.retention)...)
+	if err != nil {
+		return 0, err
+	}
+	if len(keys) > 0 {
+		if _, err := w.s.exec(w.limit, tables.remove(len(keys)), keyArgs(keys)...); err != nil {
+			return 0, err
+		}
+		if err := w.raiseFloor(highest); err != nil {
+			return 0, err
+		}
+	}
+	_, err = w.s.exec(w.limit, "COMMIT")
+	return len(keys), err
+}
+
+func (w *sweepStep) raiseFloor(highest uint64) error {
+	tables := w.s.from.tables
+	found := false
+	err := w.s.query(w.limit, func(rows *sql.Rows) error {
+		found = true
+		var fence uint64
+		return rows.Scan(&fence)
+	}, tables.lockFloor())
+	if err != nil {
+		return err
+	}
+	if !found {
+		return errNoFloor // the rows stay
+	}
+	_, err = w.s.exec(w.limit, tables.raiseFloor(), highest)
+	return err
+}
