@@ -142,3 +142,22 @@ func FuzzMysqlWire(f *testing.F) {
 		require.True(t, bytes.HasPrefix(data, read), "what is forwarded is what came")
 	})
 }
+
+func TestRespWire_subscriptionIsAnsweredByItsLastConfirmation(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"*", ">"} { // RESP2, RESP3
+		w := &respWire{}
+		m, err := w.readRequest(bufio.NewReader(bytes.NewReader([]byte("*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n$1\r\nb\r\n"))))
+		require.NoError(t, err)
+		confirm := kind + "3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n"
+		push := kind + "3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nx\r\n"
+		in := bufio.NewReader(bytes.NewReader([]byte(confirm + push + confirm)))
+		var unasked []bool
+		for range 3 {
+			a, err := w.readReply(in, func() *message { return m })
+			require.NoError(t, err)
+			unasked = append(unasked, a.unasked)
+		}
+		assert.Equal(t, []bool{true, true, false}, unasked)
+	}
+}
