@@ -35,7 +35,7 @@ fi
 
 mkdir -p "$cache"
 exec 9>"$cache/mysql-root.lock"
-flock 9 # another make may be at it
+flock -n 9 || { say "waiting for another run of this" && flock 9; }
 if version=$(works); then
 	say "$version"
 	exit 0
@@ -62,7 +62,7 @@ eval "$(apt-config shell http_proxy Acquire::http::Proxy)" # where apt goes thro
 [ -z "${http_proxy:-}" ] || export http_proxy
 if ! debootstrap --variant=minbase --include=mysql-server-core sid "$build" 2>&1 | tee "$log" |
 	awk '/^I: (Retrieving|Extracting|Unpacking|Configuring) /{
-		if ($2 != phase || ++n % 25 == 0) { print "mysql: " tolower($2) " " $3 "..."; fflush() }
+		if ($2 != phase || ++n % 25 == 0) { print "mysql: " tolower($2) " " $3; fflush() }
 		phase = $2
 	}'; then
 	tail -n 20 "$log"

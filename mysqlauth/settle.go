@@ -130,27 +130,27 @@ func (t *settler) pass(batch []*entry) {
 	}
 	freed, err := s.exec(waitLimit, t.tables.settle(len(ours)), pairArgs(ours)...)
 	if err != nil {
+		t.mu.Lock()
 		for _, e := range batch {
 			e.alone = e.alone || rolledBack(err) || answered(err) // one row must not hold up the others
 		}
+		t.mu.Unlock()
 		t.later(batch, settleBackoff)
 		return
 	}
-	// Duplicates of a pair cannot be: a token is drawn for one batch, in which
-	// each key is once.
-	if freed == int64(len(batch)) {
-		t.settled.Add(uint64(freed))
+	t.settled.Add(uint64(freed))
+	if freed == int64(len(batch)) { // no pair is twice in a batch
 		t.close(batch)
 		return
 	}
-	t.settled.Add(uint64(freed))
-	t.advance(batch, began)
+	t.close(t.advance(batch, began))
 }
 
-// advance moves entries that a pass begun at the server time did not free, as
-// far as the number of freed ones tells.
-func (t *settler) advance(batch []*entry, began int64) {
-	var over []*entry
+// advance moves entries that a pass begun at the server time may not have
+// freed, and returns those that are over.
+func (t *settler) advance(batch []*entry, began int64) (over []*entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	now := time.Now()
 	for _, e := range batch {
 		switch {
@@ -164,10 +164,12 @@ func (t *settler) advance(batch []*entry, began int64) {
 			over = append(over, e)
 		}
 	}
-	t.close(over)
+	return over
 }
 
 func (t *settler) later(batch []*entry, d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	due := time.Now().Add(d)
 	for _, e := range batch {
 		e.due = due

@@ -86,7 +86,10 @@ func (w *sweeper) sweep(ctx context.Context) (removed int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer w.giveBack(driver.Release{Key: sweepKey, Token: grant.Token, Until: grant.Until})
+	defer func() {
+		// Its release goes on behind; waiting lets the next sweep follow at once.
+		_, _ = await(ctx, w.Authority, "sweep", w.giveBack(driver.Release{Key: sweepKey, Token: grant.Token, Until: grant.Until}).answer)
+	}()
 	for end := time.Now().Add(sweepFor); time.Now().Before(end); {
 		if err := ctx.Err(); err != nil {
 			return removed, err

@@ -96,15 +96,17 @@ func (w *sweepStep) remove() (removed int, err error) {
 		return 0, err
 	}
 	if len(keys) > 0 {
-		if _, err := w.s.exec(w.limit, tables.remove(len(keys)), keyArgs(keys)...); err != nil {
+		gone, err := w.s.exec(w.limit, tables.remove(len(keys)), keyArgs(keys)...)
+		if err != nil {
 			return 0, err
 		}
+		removed = int(gone)
 		if err := w.raiseFloor(highest); err != nil {
 			return 0, err
 		}
 	}
 	_, err = w.s.exec(w.limit, "COMMIT")
-	return len(keys), err
+	return removed, err
 }
 
 func (w *sweepStep) raiseFloor(highest uint64) error {

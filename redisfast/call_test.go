@@ -254,3 +254,41 @@ func TestFilter_Close_leftovers(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Close does not wait for the time at which a deletion would be repeated, and
+// what it gave up is over.
+func TestFilter_Close_hurries(t *testing.T) {
+	t.Parallel()
+	s, p := proxied(t)
+	client := newClient(t, p.URL(), func(o *redis.Options) { o.MaxRetries = -1; o.DialerRetries = 1 })
+	lost := func() *redisfast.Filter {
+		f := newFilter(t, client, redisfast.WithPrefix(s.prefix), redisfast.WithTimeout(time.Second))
+		hit := p.LoseReply(1, isScript, stack.HangUp)
+		_, err := f.Mark(t.Context(), "k", newMark())
+		wantClass(t, err, driver.ClassUnknown)
+		<-hit
+		return f
+	}
+	closeIn := func(f *redisfast.Filter, d time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		return f.Close(ctx)
+	}
+	if err := closeIn(lost(), 600*time.Millisecond); err != nil {
+		t.Error(err)
+	}
+	if v := s.value(t, "k"); v != "" {
+		t.Error("the mark stands after Close")
+	}
+
+	f := newFilter(t, client, redisfast.WithPrefix(s.prefix), redisfast.WithTimeout(time.Second))
+	p.Cut()
+	_, err := f.Mark(t.Context(), "k", newMark())
+	wantClass(t, err, driver.ClassDown)
+	if err := closeIn(f, 100*time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Close with a mark in doubt: %v", err)
+	}
+	if err := closeIn(f, time.Second); err != nil {
+		t.Errorf("work goes on after it was given up: %v", err)
+	}
+}

@@ -113,8 +113,10 @@ func TestFilter_credentials(t *testing.T) {
 		{"acl", "setuser", "full", "on", ">s3cret-full", "~p:*", "&p:*", "+@all"},
 		{"acl", "setuser", "mute", "on", ">s3cret-mute", "~p:*", "&p:*", "+@all", "-publish"},
 		{"acl", "setuser", "other", "on", ">s3cret-other", "~q:*", "&q:*", "+@all"},
-		{"acl", "setuser", "noinfo", "on", ">s3cret-noinfo", "~p:*", "&p:*",
-			"+eval", "+evalsha", "+get", "+set", "+del", "+pttl", "+pexpire", "+publish", "+subscribe"},
+		{
+			"acl", "setuser", "noinfo", "on", ">s3cret-noinfo", "~p:*", "&p:*",
+			"+eval", "+evalsha", "+get", "+set", "+del", "+pttl", "+pexpire", "+publish", "+subscribe",
+		},
 		{"acl", "setuser", "default", "resetpass", "off"},
 	} {
 		if err := admin.Do(ctx, rule...).Err(); err != nil {
@@ -192,7 +194,10 @@ func TestFilter_replication_E2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replica := stack.StartRedis(t, "--replicaof", host+" "+port)
+	replica := stack.StartRedis(t)
+	if err := newClient(t, replica.URL(), nil).ReplicaOf(t.Context(), host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
 	f := openAt(t, replica.URL(), "p:")
 	eventually(t, 20*time.Second, "the replica says what it is", func() bool {
 		_, err := f.Mark(t.Context(), "k2", newMark())
@@ -215,13 +220,8 @@ func TestFilter_outOfMemory_K5(t *testing.T) {
 	f := s.open(t)
 	m := newMark()
 	plant(t, f, "k", m)
-	if err := s.client.ConfigSet(t.Context(), "maxmemory", "1mb").Err(); err != nil {
+	if err := s.client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
-	}
-	for i := 0; s.client.Set(t.Context(), fmt.Sprint("fill", i), strings.Repeat("x", 10_000), 0).Err() == nil; i++ {
-		if i > 1000 {
-			t.Fatal("memory does not end")
-		}
 	}
 	_, err := f.Mark(t.Context(), "new", newMark())
 	wantClass(t, err, driver.ClassDown)

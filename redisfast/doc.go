@@ -26,6 +26,9 @@
 // client's own timeouts and retries are. What the abandoned request may have
 // done is undone in the background after it has ended, and Close waits for that.
 //
+// go-redis prints each refused connection on standard error, whatever logger is
+// given here; redis.SetLogger, which is the application's to call, changes that.
+//
 // Errors are [driver.Error]s with a class. None is ever contention: a refusal
 // is a value.
 package redisfast

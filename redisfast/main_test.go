@@ -4,6 +4,7 @@ package redisfast_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -92,7 +93,7 @@ func (s server) markKey(key string) string { return s.prefix + "mark:" + key }
 func (s server) value(t *testing.T, key string) string {
 	t.Helper()
 	v, err := s.client.Get(context.Background(), s.markKey(key)).Result()
-	if err != nil && err != redis.Nil {
+	if err != nil && !errors.Is(err, redis.Nil) {
 		t.Fatal(err)
 	}
 	return v

@@ -5,10 +5,12 @@ package redisfast_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,22 +22,24 @@ import (
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
-// freePort is a port nobody listens on now.
+// freePort is a port nobody listens on now, below those that the system gives to
+// outgoing connections and below those of package stack.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := strconv.Itoa(10_000 + rand.IntN(10_000))
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err == nil {
+			_ = l.Close()
+			return port
+		}
 	}
-	defer func() { _ = l.Close() }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	t.Fatal("no port is free")
+	return ""
 }
 
-// startCluster forms a cluster of three primaries.
+// startCluster forms a cluster of three primaries. It needs Redis 7 for the port
+// of the cluster's bus.
 func startCluster(t *testing.T) []*stack.Server {
 	t.Helper()
 	ctx := t.Context()

@@ -264,7 +264,13 @@ func TestFilter_Wakeups_reconnect(t *testing.T) {
 	p.Drop()
 	all("after a dropped connection")
 	p.Cut()
+	eventually(t, 5*time.Second, "the loss is noticed", func() bool {
+		return logs.FilterMessageSnippet("interrupted").Len() > logs.FilterMessageSnippet("back").Len()
+	})
 	time.Sleep(1500 * time.Millisecond) // several attempts
+	late, stop := f.Wakeups("0")
+	defer stop()
+	wantSilence(t, late, "nothing is confirmed while the server is away")
 	if err := p.Heal(); err != nil {
 		t.Fatal(err)
 	}

@@ -3,9 +3,11 @@
 package stack_test
 
 import (
+	"context"
 	"os"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"github.com/tierlock/tierlock/internal/stack"
@@ -16,5 +18,10 @@ func TestMain(m *testing.M) {
 		makeOrphans() // TestServer_diesWithParent runs this binary again
 		return
 	}
+	redis.SetLogger(quiet{}) // it reports every refused dial, and these tests are about refused dials
 	goleak.VerifyTestMain(stack.Main(m))
 }
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}

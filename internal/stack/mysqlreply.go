@@ -54,7 +54,10 @@ func (w *mysqlWire) readReply(in *bufio.Reader, head func() *message) (answer, e
 			err = w.prepared(rr, first, m.Text)
 		}
 	}
-	return answer{Reply: rr.reply(last)}, err
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{Reply: rr.reply(last)}, nil
 }
 
 // reply is what was gathered; last is where an error stands.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -473,4 +474,43 @@ func TestProxy_leaksNothing(t *testing.T) {
 	load.Wait()
 	require.NoError(t, openRedis(t, p.Addr()).Ping(t.Context()).Err()) // its own client: the other's pool remembers refusals
 	assert.Eventually(t, func() bool { return p.Conns() <= 16+1 }, 5*time.Second, 10*time.Millisecond, "no connection is left over")
+}
+
+func TestProxy_blackHole_endsOnlyWhatLostSomething(t *testing.T) {
+	t.Parallel()
+	s := stack.SharedRedis(t)
+	p := stack.StartProxy(t, s)
+	open := func() net.Conn {
+		conn, err := net.Dial("tcp", p.Addr())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		return conn
+	}
+	ping := func(conn net.Conn) error {
+		_, err := conn.Write([]byte("PING\r\n"))
+		require.NoError(t, err)
+		_, err = io.ReadFull(conn, make([]byte, len("+PONG\r\n")))
+		return err
+	}
+	idle, lossy, left := open(), open(), open()
+	for _, conn := range []net.Conn{idle, lossy, left} {
+		require.NoError(t, ping(conn))
+	}
+	p.BlackHole()
+	seen := make(chan struct{})
+	p.OnRequest(func(stack.Request) stack.Action { close(seen); return stack.Pass })
+	_, err := lossy.Write([]byte("PING\r\n"))
+	require.NoError(t, err)
+	<-seen
+	p.OnRequest(nil)
+	require.NoError(t, left.Close())
+	time.Sleep(50 * time.Millisecond)
+	assert.Equal(t, 3, p.Conns(), "that a client has left vanishes too")
+
+	require.NoError(t, p.Heal())
+	require.NoError(t, ping(idle), "it lost nothing")
+	_, err = lossy.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	assert.Eventually(t, func() bool { return p.Conns() == 1 }, 5*time.Second, 10*time.Millisecond)
 }

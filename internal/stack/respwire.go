@@ -108,12 +108,11 @@ func appendValue(raw *bytes.Buffer, r *bufio.Reader, depth int) (value, error) {
 		if n < 0 {
 			return v, nil
 		}
-		body := make([]byte, n+2)
-		if _, err := io.ReadFull(r, body); err != nil {
+		at := raw.Len()
+		if _, err := io.CopyN(raw, r, int64(n)+2); err != nil { // grows with what comes, not with what was announced
 			return v, err
 		}
-		raw.Write(body)
-		v.items = []string{string(body[:n])}
+		v.items = []string{string(raw.Bytes()[at : at+n])}
 		return v, nil
 	case '*', '~', '>', '%', '|': // a number of elements
 		if count, err = strconv.Atoi(text); err != nil || depth == maxDepth {

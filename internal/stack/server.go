@@ -89,7 +89,18 @@ func (s *Server) Kill() error {
 }
 
 // Pause freezes the server (SIGSTOP): its connections stay open, new ones are taken by the kernel, nothing answers.
-func (s *Server) Pause() error { return s.signal("pause", pause) }
+// It returns when all of its threads have stopped.
+func (s *Server) Pause() error {
+	if err := s.signal("pause", pause); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.process.alive() && !isStopped(s.process.cmd.Process.Pid) {
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
 
 // Resume ends a Pause (SIGCONT).
 func (s *Server) Resume() error { return s.signal("resume", resume) }

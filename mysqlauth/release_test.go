@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mysqlauth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tierlock/tierlock/internal/stack"
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+// Two lists instead of pairs would let the stale release of one key, batched
+// with the live one of another, free the first key's successor: faults C1.
+func TestPairs_matchEachKeyWithItsOwnToken_C1(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
+		grants, errs := claimTogether(t, a, claimOf("ns/a"), claimOf("ns/b")) // one token
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		old, other := grants[0], grants[1]
+		mustRelease(t, a, "ns/a", old)
+		claimTogether(t, a, claimOf("ns/a")) // the successor
+		// The stale pair and one whose token is the successor's, under another key.
+		row, err := a.Look(t.Context(), "ns/a")
+		if err != nil || !row.Held {
+			t.Fatal(row, err)
+		}
+		ours := []pair{{"ns/a", old.Token}, {"ns/b", row.Token}, {"ns/b", other.Token}}
+		for name, statement := range map[string]string{
+			"release": a.tables.release(3), "settle": a.tables.settle(3),
+		} {
+			mustExec(t, admin, statement, pairArgs(ours)...)
+			if !isHeld(t, admin, "ns/a") {
+				t.Errorf("%s freed a successor's row", name)
+			}
+		}
+		var before, after string
+		const until = "SELECT expires_at FROM lease WHERE lock_key = 'ns/a'"
+		if err := admin.QueryRowContext(t.Context(), until).Scan(&before); err != nil {
+			t.Fatal(err)
+		}
+		mustExec(t, admin, a.tables.renew(3), append(pairArgs(ours), int64(1)<<60, time.Hour.Microseconds())...)
+		if err := admin.QueryRowContext(t.Context(), until).Scan(&after); err != nil || before != after {
+			t.Errorf("renewed a successor's row: %s to %s, %v", before, after, err)
+		}
+	})
+}
+
+func TestRelease_deadContext_stillReleases_B5(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
+		g := mustClaim(t, a, claimOf("ns/k"))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := a.Release(ctx, releaseOf("ns/k", g)); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("Release: %v", err)
+		}
+		within(t, 2*time.Second, "the key is free", func() bool { return !isHeld(t, admin, "ns/k") })
+	})
+}
+
+// A release whose reply was lost is repeated; "not ours" then means that the
+// first one did it: faults A6, C1.
+func TestRelease_lostReply_isNoLoss_C1(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p := proxied(t, d)
+		a, other := open(t, d.DSNAt(p.Addr())), open(t, d.DSN(), WithTimeout(busyLimit))
+		for i, action := range []stack.Action{stack.HangUp, stack.Swallow} {
+			for _, taken := range []bool{false, true} {
+				key := fmt.Sprintf("ns/k%d%v", i, taken)
+				g := mustClaim(t, a, claimOf(key))
+				hit := p.LoseReply(1, stack.Having("SET l.token = NULL"), action)
+				done := make(chan error)
+				go func() {
+					ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+					defer cancel()
+					done <- a.Release(ctx, releaseOf(key, g))
+				}()
+				<-hit
+				var next driver.Grant
+				if taken {
+					next = mustClaim(t, other, claimOf(key))
+				}
+				if err := <-done; err != nil {
+					t.Errorf("Release: %v", err)
+				}
+				if taken {
+					mustRelease(t, other, key, next) // still the successor's
+				}
+			}
+		}
+	})
+}
+
+func TestRelease_serverAway_isRepeatedBehind_C7(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		admin, p := openAdmin(t, d), proxied(t, d)
+		a := open(t, d.DSNAt(p.Addr()))
+		c := claimOf("ns/k")
+		c.TTL = time.Minute
+		g := mustClaim(t, a, c)
+		p.Cut()
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if err := a.Release(ctx, releaseOf("ns/k", g)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Release: %v", err)
+		}
+		if err := p.Heal(); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 3*time.Second, "the key is free", func() bool { return !isHeld(t, admin, "ns/k") })
+	})
+}
+
+// A release of a row that a transaction has waits alone, and others' releases
+// pass it.
+func TestRelease_lockedRow_waitsAlone(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
+		locked := mustClaim(t, a, claimOf("ns/locked"))
+		unlock := lockRow(t, admin, "ns/locked")
+		done := make(chan error, 1)
+		go func() { done <- a.Release(context.Background(), releaseOf("ns/locked", locked)) }()
+		time.Sleep(100 * time.Millisecond)
+		began := time.Now()
+		for i := range 5 {
+			key := fmt.Sprintf("ns/k%d", i)
+			mustRelease(t, a, key, mustClaim(t, a, claimOf(key)))
+		}
+		if took := time.Since(began); took > 900*time.Millisecond {
+			t.Errorf("five leases of other keys took %v", took)
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("released under a transaction: %v", err)
+		case <-time.After(1500 * time.Millisecond): // past a lock's timeout
+		}
+		unlock()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		case <-time.After(3 * time.Second):
+			t.Error("the release did not come after the transaction")
+		}
+		if isHeld(t, admin, "ns/locked") {
+			t.Error("the row is still held")
+		}
+	})
+}
+
+func TestRelease_expired_isLost_C2(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
+		g := mustClaim(t, a, claimOf("ns/k"))
+		mustExec(t, admin, "UPDATE lease SET expires_at = UTC_TIMESTAMP(6)")
+		if err := a.Release(t.Context(), releaseOf("ns/k", g)); lossReason(err) != driver.LossExpired {
+			t.Errorf("Release after expiry: %v", err)
+		}
+		if got := renewOne(t, a, "ns/k", g, time.Second); lossReason(got.Err) != driver.LossExpired { // faults J16
+			t.Errorf("Renew after expiry: %v", got.Err)
+		}
+		next := mustClaim(t, a, claimOf("ns/k"))
+		err := a.Release(t.Context(), releaseOf("ns/k", g))
+		var loss *driver.Loss
+		if !errors.As(err, &loss) || loss.Reason != driver.LossTaken || loss.Fence != next.Fence {
+			t.Errorf("Release after a takeover: %v", err)
+		}
+		mustExec(t, admin, "DELETE FROM lease")
+		if err := a.Release(t.Context(), releaseOf("ns/k", next)); lossReason(err) != driver.LossFreed {
+			t.Errorf("Release of a row that is gone: %v", err)
+		}
+	})
+}
+
+// A release leaves the date of now: one in the past would let the sweeper take
+// a row that was just used.
+func TestRelease_dateIsNow(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
+		mustRelease(t, a, "ns/k", mustClaim(t, a, claimOf("ns/k")))
+		var age float64
+		err := admin.QueryRowContext(t.Context(),
+			"SELECT TIMESTAMPDIFF(MICROSECOND, expires_at, UTC_TIMESTAMP(6)) / 1e6 FROM lease WHERE token IS NULL").Scan(&age)
+		if err != nil || age < 0 || age > 60 {
+			t.Errorf("the row's date is %v s ago, %v", age, err)
+		}
+	})
+}
+
+// A lease that was given away before the answer came is given back.
+func TestRelease_afterLostRenewalReply_A6(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p := proxied(t, d)
+		a := open(t, d.DSNAt(p.Addr()))
+		g := mustClaim(t, a, claimOf("ns/k"))
+		hit := p.LoseReply(1, stack.Having("GREATEST(l.expires_at"), stack.HangUp)
+		if got := renewOne(t, a, "ns/k", g, 10*time.Second); driver.ClassOf(got.Err) != driver.ClassUnknown {
+			t.Errorf("renewal without a reply: %v", got.Err)
+		}
+		<-hit
+		mustRelease(t, a, "ns/k", g)
+	})
+}
