@@ -76,10 +76,10 @@ func (c *releaseCall) end(err error) {
 // runRelease is one attempt that never waits for a locked row: others' keys
 // are behind it in the queue.
 func (a *Authority) runRelease(s *session, c *releaseCall) {
-	ours := []pair{{c.Key, c.Token}}
+	statement, args := c.statement(a.tables)
 	var freed int64
 	err := s.again(&a.retried, func() (err error) {
-		freed, err = s.exec(a.timeout, a.tables.release(1), pairArgs(ours)...)
+		freed, err = s.exec(a.timeout, statement, args...)
 		return err
 	})
 	if err != nil {
@@ -101,6 +101,28 @@ func (a *Authority) runRelease(s *session, c *releaseCall) {
 		return
 	}
 	c.lost(loss)
+}
+
+// statement never waits. A token drawn for MinHold is never told to anybody.
+func (c *releaseCall) statement(t tables) (string, []any) {
+	args := pairArgs([]pair{{c.Key, c.Token}})
+	if c.MinHold == 0 {
+		return t.release(1), args
+	}
+	return t.keep(), append(args, c.keepArgs()...)
+}
+
+func (c *releaseCall) waitingStatement(t tables) (string, []any) {
+	args := []any{[]byte(c.Key), c.Token[:]}
+	if c.MinHold == 0 {
+		return t.releaseWaiting(), args
+	}
+	return t.keepWaiting(), append(c.keepArgs(), args...)
+}
+
+func (c *releaseCall) keepArgs() []any {
+	nobodys := driver.NewToken()
+	return []any{c.MinHold.Microseconds(), nobodys[:], c.MinHold.Microseconds()}
 }
 
 // lost ends a release that found the lease gone. If an earlier attempt of this
@@ -191,7 +213,8 @@ func (a *Authority) releaseWaiting(c *releaseCall) (freed bool, r reading, err e
 		return false, r, err
 	}
 	defer a.sessions.giveBackBorrowed(s)
-	affected, err := s.exec(waitLimit, a.tables.releaseWaiting(), []byte(c.Key), c.Token[:])
+	statement, args := c.waitingStatement(a.tables)
+	affected, err := s.exec(waitLimit, statement, args...)
 	if err != nil || affected == 1 {
 		return affected == 1, r, err
 	}

@@ -4,6 +4,7 @@ package mysqlauth
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -130,9 +131,13 @@ func (c *renewCall) tooLate() bool {
 	if time.Now().Before(c.Until) {
 		return false
 	}
-	c.end(driver.Renewed{Err: &driver.Loss{Reason: driver.LossExpired}})
+	c.end(driver.Renewed{Err: &driver.Error{Tier: "mysql", Op: "renew", Class: driver.ClassTransient, Err: errNotSent}})
 	return true
 }
+
+// errNotSent is no loss: the server was not asked, and another renewal of the
+// same lease may have moved its expiry.
+var errNotSent = errors.New("not sent, the lease has expired by the local clock")
 
 func (a *Authority) runRenews(s *session, batch []*renewCall) {
 	limit := renewLimit(batch)

@@ -134,6 +134,27 @@ func (t tables) releaseWaiting() string {
 		" WHERE lock_key = ? AND token = ? AND expires_at > UTC_TIMESTAMP(6)"
 }
 
+// keep is release for a lease that MinHold keeps held after it: under a token
+// that nobody knows, until that long after the grant, or free when that has
+// passed.
+//
+// Args: key, key, token; MinHold in microseconds, the new token, MinHold.
+func (t tables) keep() string {
+	return t.neverWaiting(pairs(1)+" AND expires_at > UTC_TIMESTAMP(6)",
+		"l.token = IF(l.acquired_at + INTERVAL ? MICROSECOND > UTC_TIMESTAMP(6), ?, NULL), "+
+			"l.expires_at = GREATEST(l.acquired_at + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6))")
+}
+
+// keepWaiting is keep for a row that a transaction has locked.
+//
+// Args: MinHold in microseconds, the new token, MinHold; key, token.
+func (t tables) keepWaiting() string {
+	return "UPDATE " + t.lease + " FORCE INDEX (PRIMARY) SET " +
+		"token = IF(acquired_at + INTERVAL ? MICROSECOND > UTC_TIMESTAMP(6), ?, NULL), " +
+		"expires_at = GREATEST(acquired_at + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6))" +
+		" WHERE lock_key = ? AND token = ? AND expires_at > UTC_TIMESTAMP(6)"
+}
+
 // settle undoes claims of unknown outcome. It waits, so that it comes after
 // whatever is in flight.
 //

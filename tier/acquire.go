@@ -17,16 +17,13 @@ const (
 	// boundWithoutContext bounds calls that promise an answer to callers whose
 	// context has no end, or has ended already (promise P10).
 	boundWithoutContext = time.Second
-	// retries is how often one acquire asks again after a fault of the
-	// authority, before it gives up.
+	// retries is how often one acquire asks again after faults of the authority
+	// in a row, before it gives up.
 	retries = 2
 )
 
-// errWaitOver is the cause with which a wait ends by itself.
-var errWaitOver = errors.New("wait is over")
-
-// acquire is the path of every call, in the order it happens: the line inside
-// the process, the filter, the authority, the lease.
+// acquire is the path of every call, in the order it happens: re-entry, the
+// line inside the process, the filter, the authority, the lease.
 func (l *Locker) acquire(ctx context.Context, key string, t terms) (*Lease, error) {
 	full, err := l.fullKey(key)
 	if err == nil {
@@ -35,32 +32,30 @@ func (l *Locker) acquire(ctx context.Context, key string, t terms) (*Lease, erro
 	if err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Err: err}
 	}
-	if held, ok := ctx.Value(heldKey{l, full}).(*tenure); ok && ctx.Err() == nil {
-		if lease := held.enter(); lease != nil {
-			return lease, nil
-		}
+	if lease := l.reenter(ctx, full); lease != nil {
+		return lease, nil
 	}
 	a := &attempt{
-		locker: l, key: key, full: full, terms: t,
+		locker: l, caller: ctx, key: key, full: full, terms: t,
 		mark: driver.Mark{Token: driver.NewToken(), TTL: t.ttl},
 		poll: newPoll(t.ttl),
 	}
 	bound, unbind := l.bound(ctx, t.wait)
 	defer unbind()
-	lease, err := a.run(ctx, bound)
+	lease, err := a.run(bound)
 	if err != nil {
-		return nil, &Error{Op: "acquire", Key: key, RetryAfter: a.left, Err: err}
+		return nil, &Error{Op: "acquire", Key: key, RetryAfter: a.retryAfter(), Err: err}
 	}
 	return lease, nil
 }
 
-// bound joins all that can end a wait; the context's cause says which it was.
+// bound joins all that can end a wait: the caller, the locker, and time.
 func (l *Locker) bound(ctx context.Context, wait time.Duration) (context.Context, func()) {
 	if wait == 0 {
 		wait = boundWithoutContext
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	ctx, stop := context.WithTimeoutCause(ctx, wait, errWaitOver)
+	ctx, stop := context.WithTimeout(ctx, wait)
 	unhook := context.AfterFunc(l.closing, func() { cancel(ErrClosed) })
 	return ctx, func() {
 		unhook()
@@ -72,35 +67,40 @@ func (l *Locker) bound(ctx context.Context, wait time.Duration) (context.Context
 // attempt is one Acquire on its way.
 type attempt struct {
 	locker *Locker
+	caller context.Context
 	key    string
 	full   string
 	terms  terms
+	turn   *turn
 
-	mark   driver.Mark
-	marked bool // our mark stands, as far as we know: we are next in line
+	mark     driver.Mark
+	marked   bool // our mark stood when the filter last answered: we are next in line
+	mayStand bool // a mark of ours may stand: it has to be cleared in the end
 
-	refused  error         // the last refusal; nil before there was one
-	failed   error         // the last fault of the authority, nil after any answer
-	failures int           // faults of the authority so far
-	left     time.Duration // how long the obstacle lasts, as the last refusal said
-	look     bool          // read before the next claim: the last one was refused
+	met      obstacle // what the last step met
+	failures int      // faults of the authority in a row
+	look     bool     // read before the next claim: the last one was refused
 
 	wake <-chan struct{} // nil until we wait for messages
 	poll poll
 }
 
-func (a *attempt) run(caller, ctx context.Context) (*Lease, error) {
+func (a *attempt) run(ctx context.Context) (*Lease, error) {
 	l := a.locker
+	// Close waits for us, so that what we are granted is freed before it closes
+	// the drivers. It sets closing before it waits.
+	l.behind.begin()
+	defer l.behind.done()
 	if l.closing.Err() != nil {
 		return nil, ErrClosed
 	}
-	turn, err := l.queues.enter(a.full, a.terms.wait > 0)
-	if err != nil {
+	var err error
+	if a.turn, err = l.queues.enter(a.full, a.terms.wait > 0); err != nil {
 		return nil, err
 	}
-	lease, err := a.ahead(caller, ctx, turn)
+	lease, err := a.ahead(ctx)
 	if err != nil {
-		a.giveUp(turn)
+		a.giveUp()
 		return nil, err
 	}
 	return lease, nil
@@ -108,188 +108,183 @@ func (a *attempt) run(caller, ctx context.Context) (*Lease, error) {
 
 // ahead waits to be the head of the line, and asks the servers until one of
 // them or the caller ends it.
-func (a *attempt) ahead(caller, ctx context.Context, turn *turn) (*Lease, error) {
-	select {
-	case <-turn.ready:
-	case <-ctx.Done():
-		a.refused = fmt.Errorf("%w: callers of this process were ahead", ErrHeld)
-		return nil, a.ended(caller, ctx)
+func (a *attempt) ahead(ctx context.Context) (*Lease, error) {
+	if !a.turn.isHead() {
+		head := a.turn.await(ctx)
+		a.met = a.turn.inTheWay()
+		if !head {
+			return nil, a.ended(ctx)
+		}
 	}
 	stop := func() {}
 	defer func() { stop() }()
 	for {
-		lease, obstacle, err := a.step(caller, ctx, turn)
+		lease, err := a.step(ctx)
 		if lease != nil || err != nil {
 			return lease, err
 		}
 		if a.terms.wait == 0 {
-			return nil, a.lastObstacle()
+			return nil, a.met.err()
 		}
-		if a.wake == nil && a.locker.filter != nil && a.refused != nil {
+		if a.wake == nil && a.locker.filter != nil && a.met.refusal != nil {
 			// The subscription's confirmation is a wake-up as well, so that
 			// what was released before it is not missed (faults.md G1).
 			a.wake, stop = a.locker.filter.Wakeups(a.full)
 		}
-		if !a.sleep(ctx, obstacle) {
-			return nil, a.ended(caller, ctx)
+		if !a.sleep(ctx) {
+			return nil, a.ended(ctx)
 		}
 	}
 }
 
-// step asks both tiers once. It returns a lease, or how long the obstacle it
-// met may last, or the error that ends the acquire.
-func (a *attempt) step(caller, ctx context.Context, turn *turn) (*Lease, obstacle, error) {
+// step asks both tiers once. It returns a lease, or the error that ends the
+// acquire, or neither: then met says what was in the way.
+func (a *attempt) step(ctx context.Context) (*Lease, error) {
 	l := a.locker
 	if err := l.ready.check(ctx, l); err != nil {
-		return a.fault(caller, ctx, err)
+		return nil, a.fault(ctx, err)
 	}
-	pass, met := a.askFilter(ctx)
+	pass := a.askFilter(ctx)
 	switch pass {
 	case passRefused:
-		return nil, met, nil
+		return nil, nil
 	case passLook:
 		a.look = true
 	case passOpen, passOut:
 	}
 	if ctx.Err() != nil {
-		return nil, obstacle{}, a.ended(caller, ctx)
+		return nil, a.ended(ctx)
 	}
 	if a.look {
 		row, err := l.authority.Look(ctx, a.full)
 		if err != nil {
-			return a.fault(caller, ctx, err)
+			return nil, a.fault(ctx, err)
 		}
 		if row.Held {
-			a.failed = nil
-			return nil, a.refuse(&driver.Refusal{Left: row.Left, Holder: row.Holder}), nil
+			a.refused(&driver.Refusal{Left: row.Left, Holder: row.Holder})
+			return nil, nil
 		}
 	}
 	grant, err := l.authority.Claim(ctx, driver.Claim{
 		Key: a.full, TTL: a.terms.ttl, Holder: a.terms.holder, Block: 1,
 	})
 	if refusal, ok := errors.AsType[*driver.Refusal](err); ok {
-		a.failed = nil
-		return nil, a.refuse(refusal), nil
+		a.refused(refusal)
+		return nil, nil
 	}
 	if err != nil {
-		return a.fault(caller, ctx, err)
+		return nil, a.fault(ctx, err)
 	}
-	return a.granted(caller, ctx, turn, grant, pass)
+	return a.granted(ctx, grant, pass)
 }
 
 // granted turns a grant into a lease, unless it comes too late to be of use or
 // a flagged mark says that others work without the authority.
-func (a *attempt) granted(caller, ctx context.Context, turn *turn, g driver.Grant, pass passage) (*Lease, obstacle, error) {
+func (a *attempt) granted(ctx context.Context, g driver.Grant, pass passage) (*Lease, error) {
 	l := a.locker
 	if !a.marked && pass != passOut && l.filter != nil {
+		a.mayStand = true
 		state, err := l.filter.Overwrite(ctx, a.full, a.mark)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			l.releaseBehind(a.full, g)
-			a.marked = true // perhaps
-			return nil, obstacle{}, a.ended(caller, ctx)
+			return nil, a.ended(ctx)
 		case err != nil:
 			l.filterIn.failed(err)
 		case state.Ours:
 			a.marked = true
 		default:
+			a.mayStand = false
 			l.releaseBehind(a.full, g)
-			return nil, a.refuseMark(state), nil
+			a.markedByOther(state)
+			return nil, nil
 		}
 	}
-	deadline := g.Until.Add(-a.terms.margin())
-	if !time.Now().Before(deadline) {
+	if deadline := g.Until.Add(-a.terms.margin()); !time.Now().Before(deadline) {
 		l.releaseBehind(a.full, g)
-		return a.fault(caller, ctx, fmt.Errorf("the grant arrived with its time used up"))
+		return nil, a.fault(ctx, errLateGrant)
 	}
 	level := LevelAuthority
 	if a.marked && pass != passOut {
 		level = LevelFull
 		l.refusals.forget(a.full)
 	}
-	tenure := newTenure(caller, a, turn, g, level)
+	a.turn.report(nil)
+	tenure := newTenure(a, g, level)
 	if tenure == nil {
 		l.releaseBehind(a.full, g)
-		return nil, obstacle{}, ErrClosed
+		return nil, ErrClosed
 	}
 	l.log.Debug("lease granted", zap.String("key", l.shown(a.key)), zap.Stringer("level", level), zap.Uint64("fence", g.Fence))
-	return &Lease{tenure: tenure}, obstacle{}, nil
+	return &Lease{tenure: tenure}, nil
 }
 
-// giveUp takes our mark away, if we may have one, and only then lets the next
-// of this process go ahead, who would be refused by it.
-func (a *attempt) giveUp(turn *turn) {
-	if !a.marked {
-		turn.leave()
+var errLateGrant = errors.New("the grant arrived with its time used up")
+
+// giveUp takes our mark away, if we may have one, and lets the next of this
+// process go ahead.
+func (a *attempt) giveUp() {
+	if !a.mayStand {
+		a.turn.leave()
 		return
 	}
-	turn.ending()
-	a.locker.behind.run(func() {
-		a.locker.clear(a.full, a.mark.Token)
-		turn.leave()
-	})
+	a.turn.ending()
+	a.locker.behind.run(func() { a.locker.clearAndLeave(a.full, a.mark.Token, a.turn) })
 }
 
-// refuse notes that the authority has another holder, or a busy row.
-func (a *attempt) refuse(r *driver.Refusal) obstacle {
-	a.refused = fmt.Errorf("%w: mysql: %w", ErrHeld, r)
+// refused notes that the authority has another holder, or a busy row.
+func (a *attempt) refused(r *driver.Refusal) {
 	a.failures = 0
 	a.look = true
+	a.turn.report(nil)
+	left := r.Left
 	if r.Busy {
-		a.left = busyRetry()
-		return obstacle{atMost: a.left}
+		left = busyRetry()
 	}
-	a.left = r.Left
-	return obstacle{atMost: r.Left}
+	a.met = obstacle{left: left, refusal: fmt.Errorf("%w: mysql: %w", ErrHeld, r)}
 }
 
 // fault decides what an error of the authority means for this acquire: the end
-// of it, or another try after a moment.
-func (a *attempt) fault(caller, ctx context.Context, err error) (*Lease, obstacle, error) {
+// of it, or nil for another try after a moment.
+func (a *attempt) fault(ctx context.Context, err error) error {
+	class := driver.ClassOf(err)
 	if ctx.Err() != nil {
-		if a.failed == nil && driver.ClassOf(err) != driver.ClassCaller {
-			a.failed = err
+		if a.met.fault == nil && class != driver.ClassCaller && class != driver.ClassContention {
+			a.met.fault = err
 		}
-		return nil, obstacle{}, a.ended(caller, ctx)
+		return a.ended(ctx)
 	}
-	a.failed = err
-	switch driver.ClassOf(err) {
-	case driver.ClassContention:
-		a.failed = nil
-		return nil, a.refuse(&driver.Refusal{Busy: true}), nil
-	case driver.ClassConfig:
-		return nil, obstacle{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	case driver.ClassTransient, driver.ClassDown, driver.ClassUnknown, driver.ClassCaller:
-		a.failures++
-		if a.failures > retries {
-			return nil, obstacle{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
-		}
+	if class == driver.ClassContention {
+		a.refused(&driver.Refusal{Busy: true})
+		return nil
 	}
-	return nil, obstacle{atMost: faultRetry(), deaf: true}, nil
+	a.met = obstacle{left: faultRetry(), refusal: a.met.refusal, fault: err}
+	a.turn.report(err)
+	a.failures++
+	if class == driver.ClassConfig || a.failures > retries {
+		return a.met.err()
+	}
+	return nil
 }
 
-// lastObstacle is the error of a single look.
-func (a *attempt) lastObstacle() error {
-	if a.failed != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
-	}
-	return a.refused
-}
-
-// ended says why the wait ended: the caller's doing, the locker's, or time. A
-// wait that ended with a tier silent is not "held".
-func (a *attempt) ended(caller, ctx context.Context) error {
-	obstacle := a.refused
-	if a.failed != nil {
-		obstacle = fmt.Errorf("%w: %w", ErrUnavailable, a.failed)
-	}
+// ended says why the wait ended: the caller's doing, the locker's, or time.
+func (a *attempt) ended(ctx context.Context) error {
+	obstacle := a.met.err()
 	switch {
-	case caller.Err() != nil:
-		return errors.Join(caller.Err(), obstacle)
+	case a.caller.Err() != nil:
+		return errors.Join(a.caller.Err(), obstacle)
 	case errors.Is(context.Cause(ctx), ErrClosed):
 		return ErrClosed
 	case obstacle == nil:
 		return fmt.Errorf("%w: no answer within the wait", ErrUnavailable)
 	}
 	return obstacle
+}
+
+// retryAfter is how long contention lasts by the last refusal's word.
+func (a *attempt) retryAfter() time.Duration {
+	if a.met.fault != nil || a.met.refusal == nil {
+		return 0
+	}
+	return a.met.left
 }

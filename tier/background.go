@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// background counts the goroutines that work behind callers who have been
-// answered. Unlike a sync.WaitGroup it may grow while somebody waits: holders
+// background counts what has to end before the drivers are closed: calls under
+// way, and goroutines that work behind callers who have been answered. Unlike a sync.WaitGroup it may grow while somebody waits: holders
 // release while Close is under way.
 type background struct {
 	mu   sync.Mutex
@@ -18,13 +18,18 @@ type background struct {
 
 // run starts f in a goroutine that wait waits for.
 func (b *background) run(f func()) {
-	b.mu.Lock()
-	b.n++
-	b.mu.Unlock()
+	b.begin()
 	go func() {
 		defer b.done()
 		f()
 	}()
+}
+
+// begin makes wait wait for what the caller does until it calls done.
+func (b *background) begin() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.n++
 }
 
 func (b *background) done() {

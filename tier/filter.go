@@ -21,10 +21,10 @@ const (
 )
 
 // askFilter plants our mark, or extends it where we were next in line already.
-func (a *attempt) askFilter(ctx context.Context) (passage, obstacle) {
+func (a *attempt) askFilter(ctx context.Context) passage {
 	l := a.locker
 	if l.filter == nil {
-		return passOut, obstacle{}
+		return passOut
 	}
 	if a.marked {
 		state, err := l.filter.Extend(ctx, a.full, a.mark)
@@ -33,51 +33,53 @@ func (a *attempt) askFilter(ctx context.Context) (passage, obstacle) {
 		}
 		l.filterIn.answered()
 		if state.Ours {
-			return passOpen, obstacle{}
+			return passOpen
 		}
 		a.marked = false // forgotten, or taken over: no longer next
 	}
 	state, err := l.filter.Mark(ctx, a.full, a.mark)
 	if err != nil {
+		// The driver undoes what it may have planted, in its own time; a mark
+		// under the same token would be undone with it.
+		a.mark.Token = driver.NewToken()
+		a.mayStand = false
 		return a.filterOut(ctx, err)
 	}
 	l.filterIn.answered()
 	if state.Ours {
-		a.marked = true
-		return passOpen, obstacle{}
+		a.marked, a.mayStand = true, true
+		return passOpen
 	}
-	met := a.refuseMark(state)
+	a.markedByOther(state)
 	if state.Flagged {
-		return passRefused, met
+		return passRefused
 	}
 	known := l.refusals.see(a.full, state.Other, time.Now())
 	if known >= patience {
-		return passLook, met
+		return passLook
 	}
-	met.atMost = least(met.atMost, patience-known)
-	return passRefused, met
+	a.met.look = patience - known
+	return passRefused
 }
 
-func (a *attempt) filterOut(ctx context.Context, err error) (passage, obstacle) {
+func (a *attempt) filterOut(ctx context.Context, err error) passage {
 	if ctx.Err() == nil {
 		a.locker.filterIn.failed(err)
 	}
-	return passOut, obstacle{}
+	return passOut
 }
 
-// refuseMark notes that a foreign mark stands in the way.
-func (a *attempt) refuseMark(s driver.MarkState) obstacle {
-	a.refused = fmt.Errorf("%w: redis: another's mark stands for %v", ErrHeld, s.Left.Round(time.Millisecond))
-	a.left = s.Left
-	return obstacle{atMost: s.Left}
+// markedByOther notes that a foreign mark stands in the way.
+func (a *attempt) markedByOther(s driver.MarkState) {
+	a.met = obstacle{
+		left:    s.Left,
+		refusal: fmt.Errorf("%w: redis: another's mark stands for %v", ErrHeld, s.Left.Round(time.Millisecond)),
+		fault:   a.met.fault, // only the authority's answer ends its fault
+	}
 }
 
-// clearBehind deletes a mark and wakes those who wait for it, behind the
-// caller.
-func (l *Locker) clearBehind(full string, token driver.Token) {
-	l.behind.run(func() { l.clear(full, token) })
-}
-
+// clear deletes a mark and wakes those who wait for it. It is called behind
+// callers.
 func (l *Locker) clear(full string, token driver.Token) {
 	ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
 	defer cancel()
@@ -86,4 +88,17 @@ func (l *Locker) clear(full string, token driver.Token) {
 		return
 	}
 	l.filterIn.answered()
+}
+
+// clearAndLeave lets the next of this process go ahead when our mark, which
+// would refuse it, is gone; with the filter out there is nothing to wait for.
+func (l *Locker) clearAndLeave(full string, token driver.Token, turn *turn) {
+	defer turn.leave()
+	if l.filter == nil {
+		return
+	}
+	if l.filterIn.out.Load() {
+		turn.leave()
+	}
+	l.clear(full, token)
 }

@@ -111,7 +111,8 @@ func (l *Lease) Verify(ctx context.Context) error {
 	case !row.Token.IsZero():
 		reason = driver.LossTaken
 	}
-	return l.end(&driver.Loss{Reason: reason, Fence: row.Fence})
+	l.end(&driver.Loss{Reason: reason, Fence: row.Fence})
+	return l.Err()
 }
 
 // Renew asks for a full TTL from now. It is needed only by who stops the
@@ -164,12 +165,14 @@ func (l *Lease) Release(ctx context.Context) error {
 	if l.released.Swap(true) {
 		return nil
 	}
-	last, until, loss := l.leave()
+	last, loss := l.leave()
 	if !last {
 		return nil
 	}
+	l.locker.behind.begin()
+	defer l.locker.behind.done()
+	defer l.locker.renewer.forget(l.tenure)
 	if loss != nil {
-		l.locker.renewer.forget(l.tenure)
 		return l.error("release", fmt.Errorf("%w: %w", ErrLost, loss))
 	}
 	if ctx.Err() != nil {
@@ -177,13 +180,13 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, boundWithoutContext)
 	defer cancel()
+	// A renewal under way may still move the expiry, by a TTL from now.
+	until := time.Now().Add(l.terms.ttl)
 	err := l.locker.authority.Release(ctx, driver.Release{Key: l.full, Token: l.grant.Token, Until: until, MinHold: l.terms.minHold})
 	l.turn.ending()
-	l.locker.behind.run(func() {
-		l.markAfterRelease()
-		l.turn.leave()
-	})
-	l.locker.renewer.forget(l.tenure)
+	l.mu.Lock()
+	l.finishMark()
+	l.unlock()
 	if loss, ok := errors.AsType[*driver.Loss](err); ok {
 		err = fmt.Errorf("%w: %w", ErrLost, loss)
 	} else if err != nil {
@@ -199,7 +202,7 @@ func unanswered(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.Join(fmt.Errorf("%w: no answer in time", ErrUnavailable), ctx.Err())
 	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	return unavailable(err)
 }
 
 // busy reports whether a transaction has the row locked.

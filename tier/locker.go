@@ -60,7 +60,6 @@ func New(filter driver.Filter, authority driver.Authority, options ...Option) (*
 		queues: newQueues(s.maxWaiters), refusals: newRefusals(), closed: make(chan struct{}),
 	}
 	l.filterIn.log = s.log
-	l.ready.asking = make(chan struct{}, 1)
 	l.closing, l.close = context.WithCancelCause(context.Background())
 	l.renewer = newRenewer(l)
 	return l, nil
@@ -71,6 +70,11 @@ func New(filter driver.Filter, authority driver.Authority, options ...Option) (*
 // worth calling at start, where an error can stop a deployment. A filter that
 // does not answer is logged, not returned: the lock works without it.
 func (l *Locker) Check(ctx context.Context) error {
+	l.behind.begin()
+	defer l.behind.done()
+	if l.closing.Err() != nil {
+		return &Error{Op: "check", Err: ErrClosed}
+	}
 	if err := l.ready.check(ctx, l); err != nil {
 		return &Error{Op: "check", Err: err}
 	}
@@ -113,23 +117,16 @@ func (l *Locker) Do(ctx context.Context, key string, f func(context.Context, *Le
 	if err != nil {
 		return err
 	}
-	return l.within(ctx, lease.Context(), func(ctx context.Context) error { return f(ctx, lease) }, func() error { return lease.Release(ctx) })
+	return within(ctx, Leases{lease}, func(ctx context.Context) error { return f(ctx, lease) })
 }
 
-// within runs f with a context that ends with either of two, and releases
-// however f ends.
-func (l *Locker) within(caller, held context.Context, f func(context.Context) error, release func() error) (err error) {
-	inner, cancel := context.WithCancelCause(held)
-	if deadline, ok := caller.Deadline(); ok {
-		var stop context.CancelFunc
-		inner, stop = context.WithDeadline(inner, deadline)
-		defer stop()
-	}
-	unhook := context.AfterFunc(caller, func() { cancel(context.Cause(caller)) })
+// within runs f with a context that ends with the caller's and with each lease,
+// and releases however f ends.
+func within(ctx context.Context, leases Leases, f func(context.Context) error) (err error) {
+	inner, cancel := leases.join(ctx)
 	defer func() {
-		unhook()
-		cancel(context.Canceled)
-		err = errors.Join(err, release())
+		cancel()
+		err = errors.Join(err, leases.Release(ctx))
 	}()
 	return f(inner)
 }
@@ -153,8 +150,7 @@ func (l *Locker) Close(ctx context.Context) error {
 	l.close(ErrClosed)
 
 	l.drain(ctx)
-	l.renewer.stop()
-	err := l.renewer.awaitReleases(ctx)
+	err := l.renewer.awaitReleases(ctx, l.renewer.stop())
 	if waitErr := l.behind.wait(ctx); waitErr != nil {
 		err = errors.Join(err, fmt.Errorf("background work was left unfinished: %w", waitErr))
 	}

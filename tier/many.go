@@ -14,7 +14,7 @@ import (
 // were asked for, each key once.
 type Leases []*Lease
 
-// Release releases all of them, the last acquired first, and joins the errors.
+// Release releases all of them at once and joins the errors.
 func (ls Leases) Release(ctx context.Context) error {
 	errs := make([]error, len(ls))
 	var releases sync.WaitGroup
@@ -25,20 +25,25 @@ func (ls Leases) Release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Context returns a context that carries all leases for re-entry and ends with
-// the first of them, with its cause. cancel releases what watches them.
+// Context returns a context with the values of the first lease's that carries
+// all leases for re-entry, and ends with the first of them that ends, with its
+// cause. cancel must be called to let go of what watches them.
 func (ls Leases) Context() (ctx context.Context, cancel context.CancelFunc) {
-	ctx = context.Background()
-	if len(ls) > 0 {
-		ctx = ls[0].Context()
+	if len(ls) == 0 {
+		return context.WithCancel(context.Background())
 	}
-	for _, lease := range ls[min(1, len(ls)):] {
-		ctx = context.WithValue(ctx, heldKey{lease.locker, lease.full}, lease.tenure)
+	return ls.join(context.WithoutCancel(ls[0].ctx))
+}
+
+// join makes a context of ctx that carries all leases, and ends with each.
+func (ls Leases) join(ctx context.Context) (context.Context, context.CancelFunc) {
+	for _, lease := range ls {
+		ctx = lease.carriedBy(ctx)
 	}
 	ctx, end := context.WithCancelCause(ctx)
-	var unhook []func() bool
-	for _, lease := range ls[min(1, len(ls)):] {
-		unhook = append(unhook, context.AfterFunc(lease.Context(), func() { end(context.Cause(lease.Context())) }))
+	unhook := make([]func() bool, len(ls))
+	for i, lease := range ls {
+		unhook[i] = context.AfterFunc(lease.ctx, func() { end(context.Cause(lease.ctx)) })
 	}
 	return ctx, func() {
 		for _, stop := range unhook {
@@ -48,17 +53,13 @@ func (ls Leases) Context() (ctx context.Context, cancel context.CancelFunc) {
 	}
 }
 
-// Do acquires all keys, runs f and releases, as [Locker.Do] does for one.
-func (l *Locker) DoAll(ctx context.Context, keys []string, f func(context.Context, Leases) error) (err error) {
+// DoAll acquires all keys, runs f and releases, as [Locker.Do] does for one.
+func (l *Locker) DoAll(ctx context.Context, keys []string, f func(context.Context, Leases) error) error {
 	leases, err := l.AcquireAll(ctx, keys...)
 	if err != nil {
 		return err
 	}
-	inner, cancel := leases.Context()
-	return l.within(ctx, inner, func(ctx context.Context) error { return f(ctx, leases) }, func() error {
-		cancel()
-		return leases.Release(ctx)
-	})
+	return within(ctx, leases, func(ctx context.Context) error { return f(ctx, leases) })
 }
 
 // AcquireAll acquires all keys or none, in any order of the caller's, within

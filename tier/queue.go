@@ -3,6 +3,7 @@
 package tier
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -17,9 +18,9 @@ import (
 //	waiting --(the one before leaves)--> head --(its release was answered)--> ending
 //	   any of them --leave--> gone
 //
-// A head stays head while it asks and while it holds. In "ending" the key is
-// free on the authority and only the mark is still being cleared: a caller who
-// does not want to wait for another holder may wait for that.
+// A head stays head while it asks and while it holds. In "ending" it holds
+// nothing any more, and only its mark is still being cleared: a caller who does
+// not want to wait for another holder may wait for that.
 type queues struct {
 	maxWaiters int
 
@@ -30,6 +31,7 @@ type queues struct {
 // line is the queue of one key. It exists while anybody is in it.
 type line struct {
 	turns []*turn // the head first
+	fault error   // the authority's, as its head last met it; nil after an answer
 }
 
 type turnState uint8
@@ -83,7 +85,47 @@ func (ln *line) promote() {
 	}
 }
 
-// ending says that the authority has freed the key.
+// isHead reports whether there is nobody ahead.
+func (t *turn) isHead() bool {
+	select {
+	case <-t.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// await waits until the turn is the head, and returns false when ctx ended
+// before it was.
+func (t *turn) await(ctx context.Context) bool {
+	select {
+	case <-t.ready:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// report tells those behind what the head met at the authority.
+func (t *turn) report(fault error) {
+	t.queues.mu.Lock()
+	defer t.queues.mu.Unlock()
+	if ln := t.queues.lines[t.key]; ln != nil {
+		ln.fault = fault
+	}
+}
+
+// inTheWay is what kept a turn waiting.
+func (t *turn) inTheWay() obstacle {
+	t.queues.mu.Lock()
+	defer t.queues.mu.Unlock()
+	return obstacle{
+		refusal: fmt.Errorf("%w: callers of this process were ahead", ErrHeld),
+		fault:   t.queues.lines[t.key].fault,
+	}
+}
+
+// ending says that the head holds nothing any more.
 func (t *turn) ending() {
 	t.queues.mu.Lock()
 	defer t.queues.mu.Unlock()

@@ -185,10 +185,11 @@ func (l *Locker) renewAll(leases []*tenure) {
 		lease.mu.Unlock()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), leases[0].terms.ttl/3)
-	defer cancel()
+	answers := l.authority.Renew(ctx, requests)
+	cancel()
 	var marks []driver.KeyMark
 	var marked []*tenure
-	for i, answer := range l.authority.Renew(ctx, requests) {
+	for i, answer := range answers {
 		lease := leases[i]
 		_ = lease.renewed(answer) // the lease's context tells the holder
 		l.renewer.plan(lease, lease.nextRenewal(answer.Err))
@@ -205,6 +206,8 @@ func (l *Locker) renewAll(leases []*tenure) {
 	if len(marks) == 0 {
 		return
 	}
+	ctx, cancel = context.WithTimeout(context.Background(), boundWithoutContext)
+	defer cancel()
 	// Absent, foreign or unreachable: a mark is never a sign of loss.
 	if _, err := l.filter.Refresh(ctx, marks); err != nil {
 		l.filterIn.failed(err)
@@ -219,11 +222,11 @@ func (l *Locker) renewAll(leases []*tenure) {
 // renewed applies an answer to the tenure. It returns the tenure's error when
 // it has ended.
 func (t *tenure) renewed(answer driver.Renewed) error {
-	if loss, ok := errors.AsType[*driver.Loss](answer.Err); ok {
-		return t.end(loss)
-	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
+	if loss, ok := errors.AsType[*driver.Loss](answer.Err); ok {
+		t.lose(fmt.Errorf("%w: %w", ErrLost, loss))
+	}
 	switch t.state {
 	case tenureEnding:
 		return nil // its release is at the server, before or after the renewal
@@ -235,7 +238,9 @@ func (t *tenure) renewed(answer driver.Renewed) error {
 	case tenureHeld:
 	}
 	if answer.Err != nil {
-		t.locker.log.Debug("renewal not answered", zap.String("key", t.locker.shown(t.key)), zap.Error(answer.Err))
+		t.note(func() {
+			t.locker.log.Debug("renewal not answered", zap.String("key", t.locker.shown(t.key)), zap.Error(answer.Err))
+		})
 		return nil
 	}
 	if answer.Until.After(t.until) {
@@ -285,40 +290,48 @@ func (r *renewer) empty() <-chan struct{} {
 	return r.drained
 }
 
-// stop ends all renewals and tells the holders that the locker is closed.
-func (r *renewer) stop() {
+// stop ends all renewals, tells the holders that the locker is closed, and
+// returns them.
+func (r *renewer) stop() []*tenure {
 	r.mu.Lock()
 	r.stopped = true
 	r.poke()
 	r.mu.Unlock()
-	for _, lease := range r.snapshot() {
-		lease.mu.Lock()
-		lease.callOff(ErrClosed)
-		lease.mu.Unlock()
+	held := r.snapshot()
+	for _, t := range held {
+		t.mu.Lock()
+		t.callOff(ErrClosed)
+		t.unlock()
 	}
+	return held
 }
 
+// snapshot returns what is held.
 func (r *renewer) snapshot() []*tenure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.held))
 }
 
-// awaitReleases waits for the holders, and names what they leave to expire.
-func (r *renewer) awaitReleases(ctx context.Context) error {
+// awaitReleases waits for the holders, and names what they did not release.
+func (r *renewer) awaitReleases(ctx context.Context, held []*tenure) error {
 	select {
 	case <-r.empty():
-		return nil
 	case <-ctx.Done():
 	}
 	var errs []error
-	for _, lease := range r.snapshot() {
-		lease.mu.Lock()
-		errs = append(errs, lease.error("close", fmt.Errorf("not released; it expires in %v", time.Until(lease.until).Round(time.Millisecond))))
-		lease.lose(ErrClosed)
-		lease.mu.Unlock()
+	for _, t := range held {
+		t.mu.Lock()
+		if t.state != tenureEnding {
+			t.lose(ErrClosed)
+			errs = append(errs, t.error("close", fmt.Errorf("not released; it expires in %v", max(0, time.Until(t.until)).Round(time.Millisecond))))
+		}
+		t.unlock()
 	}
-	return errors.Join(append(errs, ctx.Err())...)
+	if len(errs) > 0 {
+		errs = append(errs, ctx.Err())
+	}
+	return errors.Join(errs...)
 }
 
 // renewalHeap orders leases by their next renewal.

@@ -56,6 +56,7 @@ type tenure struct {
 	overdue  time.Time // MaxHold's bound; zero when there is none
 	timer    *time.Timer
 	marks    markWriter
+	notes    []func() // what to log once the mutex is free
 	renewing renewalPlan
 }
 
@@ -66,18 +67,17 @@ type heldKey struct {
 }
 
 // newTenure returns nil when the locker was closed meanwhile.
-func newTenure(caller context.Context, a *attempt, turn *turn, g driver.Grant, level Level) *tenure {
+func newTenure(a *attempt, g driver.Grant, level Level) *tenure {
 	t := &tenure{
-		locker: a.locker, turn: turn, key: a.key, full: a.full, terms: a.terms,
+		locker: a.locker, turn: a.turn, key: a.key, full: a.full, terms: a.terms,
 		level: level, grant: g, granted: g.Until.Add(-a.terms.ttl), mark: a.mark, until: g.Until, handles: 1,
 	}
 	if t.terms.maxHold > 0 {
 		t.overdue = time.Now().Add(t.terms.maxHold)
 	}
-	values := context.WithValue(context.WithoutCancel(caller), heldKey{a.locker, a.full}, t)
-	t.ctx, t.cancel = context.WithCancelCause(values)
+	t.ctx, t.cancel = context.WithCancelCause(t.carriedBy(context.WithoutCancel(a.caller)))
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	if !a.locker.renewer.add(t) {
 		return nil
 	}
@@ -85,11 +85,39 @@ func newTenure(caller context.Context, a *attempt, turn *turn, g driver.Grant, l
 	return t
 }
 
+// carriedBy returns ctx with the tenure in it, for re-entry.
+func (t *tenure) carriedBy(ctx context.Context) context.Context {
+	return context.WithValue(ctx, heldKey{t.locker, t.full}, t)
+}
+
+// reenter returns another handle on the tenure that ctx carries, nil when it
+// carries none of this key that is whole.
+func (l *Locker) reenter(ctx context.Context, full string) *Lease {
+	t, ok := ctx.Value(heldKey{l, full}).(*tenure)
+	if !ok || ctx.Err() != nil {
+		return nil
+	}
+	return t.enter()
+}
+
+// unlock frees the mutex and then says what was noted under it: a log sink may
+// block, or ask the lease.
+func (t *tenure) unlock() {
+	notes := t.notes
+	t.notes = nil
+	t.mu.Unlock()
+	for _, say := range notes {
+		say()
+	}
+}
+
+func (t *tenure) note(say func()) { t.notes = append(t.notes, say) }
+
 // enter counts another handle, or returns nil when the tenure is not whole any
 // more: its release has begun, or its context has ended.
 func (t *tenure) enter() *Lease {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	t.readClock(time.Now())
 	if t.state != tenureHeld {
 		return nil
@@ -128,7 +156,7 @@ func (t *tenure) readClock(now time.Time) {
 // tick is the timer.
 func (t *tenure) tick() {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	now := time.Now()
 	t.readClock(now)
 	if t.state == tenureHeld || t.state == tenureCalledOff {
@@ -139,7 +167,7 @@ func (t *tenure) tick() {
 // err is nil while the tenure is held.
 func (t *tenure) err() error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	t.readClock(time.Now())
 	switch t.state {
 	case tenureHeld:
@@ -164,8 +192,10 @@ func (t *tenure) callOff(cause error) {
 	t.cancel(t.cause)
 	t.locker.renewer.suspend(t)
 	if errors.Is(cause, ErrMaxHold) {
-		t.locker.log.Error("lease was held longer than allowed; its context is cancelled",
-			zap.String("key", t.locker.shown(t.key)), zap.Duration("max_hold", t.terms.maxHold), zap.String("holder", t.terms.holder))
+		t.note(func() {
+			t.locker.log.Error("lease was held longer than allowed; its context is cancelled",
+				zap.String("key", t.locker.shown(t.key)), zap.Duration("max_hold", t.terms.maxHold), zap.String("holder", t.terms.holder))
+		})
 	}
 }
 
@@ -176,45 +206,43 @@ func (t *tenure) lose(cause error) {
 	case tenureHeld:
 		t.cause = t.error("hold", cause)
 		t.cancel(t.cause)
-		t.locker.log.Warn("lease lost", zap.String("key", t.locker.shown(t.key)), zap.Uint64("fence", t.grant.Fence), zap.Error(cause))
+		t.note(func() {
+			t.locker.log.Warn("lease lost", zap.String("key", t.locker.shown(t.key)), zap.Uint64("fence", t.grant.Fence), zap.Error(cause))
+		})
 	case tenureCalledOff: // the first cause stands
 	case tenureLost, tenureEnding:
 		return
 	}
 	t.state = tenureLost
 	t.timer.Stop()
-	t.locker.renewer.forget(t)
-	t.clearMark()
-	t.turn.leave()
+	t.turn.ending()
+	t.finishMark()
+	t.locker.renewer.forget(t) // last: Close must see the mark's delete under way
 }
 
-// end ends the tenure by the server's word.
-func (t *tenure) end(loss *driver.Loss) error {
+// end ends the tenure by the server's word, unless its release has begun: what
+// the row looks like is then our own doing.
+func (t *tenure) end(loss *driver.Loss) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.state == tenureEnding {
-		return nil // what the row looks like is our own release's doing
-	}
+	defer t.unlock()
 	t.lose(fmt.Errorf("%w: %w", ErrLost, loss))
-	return t.cause
 }
 
-// leave takes one handle back. It reports whether it was the last, with the
-// expiry that the release may count on and, when the server has said already
-// that there is nothing to release, its answer.
-func (t *tenure) leave() (last bool, until time.Time, loss *driver.Loss) {
+// leave takes one handle back. It reports whether it was the last and, when the
+// server has said already that there is nothing to release, its answer.
+func (t *tenure) leave() (last bool, loss *driver.Loss) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	t.handles--
 	if t.handles > 0 {
-		return false, time.Time{}, nil
+		return false, nil
 	}
 	loss, _ = errors.AsType[*driver.Loss](t.cause)
 	t.state = tenureEnding
 	t.timer.Stop()
 	t.cancel(context.Canceled)
 	t.locker.renewer.suspend(t)
-	return true, t.until, loss
+	return true, loss
 }
 
 func (t *tenure) error(op string, err error) error {

@@ -14,12 +14,6 @@ const (
 	pollCap   = time.Second
 )
 
-// obstacle is what keeps a caller waiting.
-type obstacle struct {
-	atMost time.Duration // how long it lasts by the server's word; 0: unknown
-	deaf   bool          // a message does not end it
-}
-
 // poll is the capped, jittered back-off of somebody who waits without hearing
 // anything. Its jitter is wide: waiters that began together must not ask
 // together (faults.md H1, H2).
@@ -49,13 +43,13 @@ func busyRetry() time.Duration { return 20*time.Millisecond + rand.N(30*time.Mil
 func faultRetry() time.Duration { return 75*time.Millisecond + rand.N(50*time.Millisecond) }
 
 // sleep waits for a message, the poll or the obstacle's own end, whichever is
-// first. It returns false when ctx ended.
-func (a *attempt) sleep(ctx context.Context, o obstacle) bool {
+// first. It returns false when ctx ended. A message says nothing about a fault.
+func (a *attempt) sleep(ctx context.Context) bool {
 	wake := a.wake
-	if o.deaf {
+	if a.met.fault != nil {
 		wake = nil
 	}
-	timer := time.NewTimer(least(a.poll.next(), o.atMost))
+	timer := time.NewTimer(least(a.poll.next(), least(a.met.left, a.met.look)))
 	defer timer.Stop()
 	select {
 	case <-wake:

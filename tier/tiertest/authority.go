@@ -37,13 +37,13 @@ type row struct {
 
 // NewAuthority returns an empty authority.
 func NewAuthority() *Authority {
-	return &Authority{Outage: Outage{tier: "mysql"}, rows: &rows{byKey: make(map[string]*row)}}
+	return &Authority{Outage: Outage{tier: "mysql", limit: 500 * time.Millisecond}, rows: &rows{byKey: make(map[string]*row)}}
 }
 
 // Join returns another authority with the same rows and an outage of its own,
 // as another process has of the same server.
 func (a *Authority) Join() *Authority {
-	return &Authority{Outage: Outage{tier: "mysql"}, rows: a.rows}
+	return &Authority{Outage: Outage{tier: "mysql", limit: 500 * time.Millisecond}, rows: a.rows}
 }
 
 func (r *row) held(now time.Time) bool { return !r.token.IsZero() && now.Before(r.until) }
@@ -66,7 +66,9 @@ func (a *Authority) Revoke() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.byKey {
-		r.token = driver.NewToken()
+		if !r.token.IsZero() {
+			r.token = driver.NewToken()
+		}
 	}
 }
 

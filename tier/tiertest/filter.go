@@ -33,7 +33,7 @@ type mark struct {
 // NewFilter returns an empty filter.
 func NewFilter() *Filter {
 	return &Filter{
-		Outage: Outage{tier: "redis"},
+		Outage: Outage{tier: "redis", limit: 200 * time.Millisecond},
 		marks: &marks{
 			byKey:   make(map[string]mark),
 			waiting: make(map[string]map[chan struct{}]struct{}),
@@ -44,7 +44,7 @@ func NewFilter() *Filter {
 // Join returns another filter with the same marks and an outage of its own, as
 // another process has of the same server.
 func (f *Filter) Join() *Filter {
-	return &Filter{Outage: Outage{tier: "redis"}, marks: f.marks}
+	return &Filter{Outage: Outage{tier: "redis", limit: 200 * time.Millisecond}, marks: f.marks}
 }
 
 // Flush forgets all marks, as FLUSHALL does.
@@ -91,7 +91,12 @@ func (f *Filter) write(ctx context.Context, op, key string, m driver.Mark, may f
 	defer f.mu.Unlock()
 	now, stands := f.standing(key)
 	if may(now, stands) {
-		return f.plant(key, m), nil
+		state := f.plant(key, m)
+		if err := f.lost(op); err != nil {
+			time.AfterFunc(undoAfter, func() { _ = f.Clear(context.Background(), key, m.Token, false) })
+			return driver.MarkState{}, err
+		}
+		return state, nil
 	}
 	if !stands {
 		return driver.MarkState{}, nil

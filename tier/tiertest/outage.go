@@ -15,7 +15,8 @@ var errDown = errors.New("tiertest: taken down")
 
 // Outage is the switch of an in-memory driver. The zero value is up.
 type Outage struct {
-	tier string
+	tier  string
+	limit time.Duration // of a call to a silent server
 
 	switching sync.Mutex
 	down      bool
@@ -73,7 +74,7 @@ func (o *Outage) enter(ctx context.Context, op string) error {
 	if silent == nil {
 		return nil
 	}
-	limit := time.NewTimer(500 * time.Millisecond)
+	limit := time.NewTimer(o.limit)
 	defer limit.Stop()
 	select {
 	case <-silent:
