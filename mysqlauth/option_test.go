@@ -60,7 +60,7 @@ func TestOpen_badDSN_withholdsThePassword(t *testing.T) {
 	const password = "hunter2"
 	for _, dsn := range []string{
 		"", password, "user:" + password, "user:" + password + "@tcp(127.0.0.1:1)", "user:" + password + "@tcp(127.0.0.1:1)/",
-		"user:a@" + password + "(127.0.0.1:1)/db", "user:" + password + "@tcp(127.0.0.1:1/db", "user:x@tcp(h)/db?timeout=" + password,
+		"user:" + password + "@tcp(127.0.0.1:1/db", "user:x@tcp(h)/db?timeout=" + password,
 		"user:x@tcp(h)/db?tls=" + password, "user:x@tcp(h)/db?parseTime=" + password, password + "://user@h/db", "u:p@unix/" + password + "?x",
 		"user:" + password + "@tcp(h)/db?maxAllowedPacket=x",
 	} {

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mysqlauth
+
+import (
+	"database/sql"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tierlock/tierlock/internal/stack"
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+// Every statement looks its rows up by key: the rows it reads grow with the
+// keys it names and not with the table. A list that lost its range (MariaDB's
+// UPDATE with one pair and no list of keys beside it) reads all 3,000.
+func TestStatements_readOnlyTheirRows(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		admin := openAdmin(t, d)
+		a := open(t, d.DSN(), WithTimeout(busyLimit))
+		var keys []string
+		for i := range 3000 {
+			keys = append(keys, fmt.Sprintf("ns/k%04d", i))
+		}
+		if err := a.Prepare(t.Context(), keys...); err != nil {
+			t.Fatal(err)
+		}
+		c, err := admin.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() //nolint:errcheck // the pool is closed with the test
+		for _, statement := range preparations {
+			mustExec(t, c, statement)
+		}
+		token := driver.NewToken()
+		mustExec(t, c, "UPDATE lease SET token = ?, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR", token[:])
+		for _, n := range []int{1, 2, 7, 500} {
+			some, pairs := keys[1000:1000+n], make([]pair, n)
+			for i, key := range some {
+				pairs[i] = pair{key, token}
+			}
+			for name, do := range map[string]struct {
+				statement string
+				args      []any
+			}{
+				"claim":    {a.tables.claim(n), append(keyArgs(some), uint64(maxFence), int64(1)<<60, 1, token[:], []byte{}, 1)},
+				"read":     {a.tables.read(n), keyArgs(some)},
+				"renew":    {a.tables.renew(n), append(pairArgs(pairs), int64(1)<<60, time.Hour.Microseconds())},
+				"release":  {a.tables.release(n), pairArgs(pairs)},
+				"settle":   {a.tables.settle(n), pairArgs(pairs)},
+				"alone":    {a.tables.releaseWaiting(), []any{[]byte(some[0]), token[:]}},
+				"retire":   {a.tables.retire(n), append(pairArgs(pairs), 3600)},
+				"doomed":   {a.tables.doomed(n), append(keyArgs(some), 3600)},
+				"remove":   {a.tables.remove(n), keyArgs(some)},
+				"floor":    {a.tables.readFloor(), nil},
+				"raise":    {a.tables.raiseFloor(), []any{1}},
+				"insert":   {a.tables.insert(1), []any{nil, 0, []byte{}, 0, []byte(fmt.Sprintf("ns/new%d", n)), int64(1) << 60, uint64(maxFence)}},
+				"stale":    {a.tables.canaryStale(), nil},
+				"canaries": {a.tables.canaryRead(), []any{token[:]}},
+			} {
+				mustExec(t, c, "START TRANSACTION")
+				mustExec(t, c, "FLUSH STATUS")
+				rows, err := c.QueryContext(t.Context(), do.statement, do.args...)
+				if err != nil {
+					t.Fatalf("%s of %d: %v", name, n, err)
+				}
+				for rows.Next() { // only their number on the server counts
+				}
+				if err := rows.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if read := rowsRead(t, c); read > 10*padded(n)+20 {
+					t.Errorf("%s of %d keys read %d rows of 3,000", name, n, read)
+				}
+				mustExec(t, c, "ROLLBACK")
+			}
+		}
+	})
+}
+
+// rowsRead counts what the session read since FLUSH STATUS, temporary tables
+// included.
+func rowsRead(t *testing.T, c *sql.Conn) (total int) {
+	t.Helper()
+	rows, err := c.QueryContext(t.Context(), "SHOW SESSION STATUS LIKE 'Handler_read%'")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close() //nolint:errcheck // read to its end
+	for rows.Next() {
+		var name string
+		var n int
+		if err := rows.Scan(&name, &n); err != nil {
+			t.Fatal(err)
+		}
+		total += n
+	}
+	return total
+}
