@@ -67,7 +67,7 @@ func TestFilter_silentServer_P10(t *testing.T) {
 	client := newClient(t, srv.URL(), func(o *redis.Options) { o.ReadTimeout = 3 * time.Second })
 	f := newFilter(t, client, redisfast.WithPrefix(s.prefix), redisfast.WithTimeout(timeout))
 	m := newMark()
-	plant(t, f, "held", m)
+	plant(t, s.open(t), "held", m)
 
 	if err := srv.Pause(); err != nil {
 		t.Fatal(err)
@@ -234,7 +234,9 @@ func TestFilter_Close_leftovers(t *testing.T) {
 	s := serverAt(t, srv.URL())
 	client := newClient(t, srv.URL(), func(o *redis.Options) { o.ContextTimeoutEnabled = true })
 	f := newFilter(t, client, redisfast.WithPrefix(s.prefix), redisfast.WithTimeout(100*time.Millisecond))
-	plant(t, f, "warm", newMark())
+	if err := client.Ping(t.Context()).Err(); err != nil { // a connection that is there already
+		t.Fatal(err)
+	}
 	if err := srv.Pause(); err != nil {
 		t.Fatal(err)
 	}

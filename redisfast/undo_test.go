@@ -24,7 +24,7 @@ func TestFilter_lostReply_K1(t *testing.T) {
 			s, p := proxied(t)
 			client := newClient(t, p.URL(), func(o *redis.Options) {
 				o.MaxRetries = 3
-				o.ReadTimeout = 100 * time.Millisecond
+				o.ReadTimeout = 200 * time.Millisecond
 			})
 			f := newFilter(t, client, redisfast.WithPrefix(s.prefix), redisfast.WithTimeout(time.Second))
 			m := newMark()
@@ -72,7 +72,7 @@ func TestFilter_lostReply_B2(t *testing.T) {
 			_, err := f.Mark(t.Context(), "k", newMark())
 			wantClass(t, err, driver.ClassUnknown)
 			<-hit
-			eventually(t, time.Second, "the mark is gone", func() bool { return s.value(t, "k") == "" })
+			eventually(t, 3*time.Second, "the mark is gone", func() bool { return s.value(t, "k") == "" })
 			select {
 			case <-c:
 			case <-time.After(time.Second):
@@ -107,7 +107,7 @@ func TestFilter_lateMark(t *testing.T) {
 	wantClass(t, err, driver.ClassUnknown)
 	time.Sleep(50 * time.Millisecond) // the first undoing finds nothing
 	release()
-	eventually(t, time.Second, "the late mark stands", func() bool { return s.value(t, "k") != "" })
+	eventually(t, 3*time.Second, "the late mark stands", func() bool { return s.value(t, "k") != "" })
 	eventually(t, 3*time.Second, "the late mark is gone", func() bool { return s.value(t, "k") == "" })
 }
 
@@ -128,7 +128,7 @@ func TestFilter_latePlanting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, p := proxied(t)
-			f := openAt(t, p.URL(), s.prefix, redisfast.WithTimeout(100*time.Millisecond))
+			f := openAt(t, p.URL(), s.prefix, redisfast.WithTimeout(300*time.Millisecond))
 			m := newMark()
 			release := hold(p)
 			wantClass(t, do(t, f, m), driver.ClassUnknown)
@@ -136,7 +136,7 @@ func TestFilter_latePlanting(t *testing.T) {
 				t.Fatal(err)
 			}
 			release()
-			eventually(t, time.Second, "the late mark stands", func() bool { return s.value(t, "k") != "" })
+			eventually(t, 3*time.Second, "the late mark stands", func() bool { return s.value(t, "k") != "" })
 			eventually(t, 3*time.Second, "the late mark is gone", func() bool { return s.value(t, "k") == "" })
 		})
 	}
