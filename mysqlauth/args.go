@@ -84,6 +84,13 @@ func checkClaim(c driver.Claim) error {
 	return checkTTL(c.TTL)
 }
 
+func checkRelease(r driver.Release) error {
+	if r.MinHold < 0 || r.MinHold > maxTTL {
+		return fmt.Errorf("%w: least hold %v is not within 0 and %v", ErrValue, r.MinHold, maxTTL)
+	}
+	return checkKey(r.Key)
+}
+
 // sortedKeys puts keys into the order of their bytes, in which every statement
 // takes its rows.
 func sortedKeys(keys []string) []string {

@@ -180,3 +180,17 @@ func claimTogether(t *testing.T, a *Authority, claims ...driver.Claim) ([]driver
 	}
 	return grants, errs
 }
+
+// prepared is a connection on which statements run as on a session.
+func prepared(t *testing.T, admin *sql.DB) *sql.Conn {
+	t.Helper()
+	c, err := admin.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	for _, statement := range preparations {
+		mustExec(t, c, statement)
+	}
+	return c
+}

@@ -26,14 +26,7 @@ func TestStatements_readOnlyTheirRows(t *testing.T) {
 		if err := a.Prepare(t.Context(), keys...); err != nil {
 			t.Fatal(err)
 		}
-		c, err := admin.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close() //nolint:errcheck // the pool is closed with the test
-		for _, statement := range preparations {
-			mustExec(t, c, statement)
-		}
+		c := prepared(t, admin)
 		token := driver.NewToken()
 		mustExec(t, c, "UPDATE lease SET token = ?, expires_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR", token[:])
 		for _, n := range []int{1, 2, 7, 500} {
@@ -51,6 +44,8 @@ func TestStatements_readOnlyTheirRows(t *testing.T) {
 				"release":  {a.tables.release(n), pairArgs(pairs)},
 				"settle":   {a.tables.settle(n), pairArgs(pairs)},
 				"alone":    {a.tables.releaseWaiting(), []any{[]byte(some[0]), token[:]}},
+				"keep":     {a.tables.keep(), append(pairArgs(pairs[:1]), 1, token[:], 1)},
+				"kept":     {a.tables.keepWaiting(), []any{1, token[:], 1, []byte(some[0]), token[:]}},
 				"retire":   {a.tables.retire(n), append(pairArgs(pairs), 3600)},
 				"doomed":   {a.tables.doomed(n), append(keyArgs(some), 3600)},
 				"remove":   {a.tables.remove(n), keyArgs(some)},

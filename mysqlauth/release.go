@@ -47,7 +47,7 @@ func newReleases(a *Authority) *lane[*releaseCall] {
 
 // Release implements [driver.Authority].
 func (a *Authority) Release(ctx context.Context, r driver.Release) error {
-	if err := checkKey(r.Key); err != nil {
+	if err := checkRelease(r); err != nil {
 		return classify("release", err)
 	}
 	if !a.ledger.enter() {

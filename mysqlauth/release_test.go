@@ -208,3 +208,55 @@ func TestRelease_afterLostRenewalReply_A6(t *testing.T) {
 		mustRelease(t, a, "ns/k", g)
 	})
 }
+
+// MinHold: the row stays held under a token that nobody knows, until that long
+// after the grant, and frees itself; when that has passed, at once.
+func TestRelease_minHold(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p, admin := proxied(t, d), openAdmin(t, d)
+		a := open(t, d.DSNAt(p.Addr()))
+		for i, fault := range []bool{false, true} {
+			key := fmt.Sprintf("ns/k%d", i)
+			g := mustClaim(t, a, claimOf(key))
+			r := releaseOf(key, g)
+			r.MinHold = time.Hour
+			if fault { // a reply that was lost makes the second attempt find the kept row
+				p.LoseReply(1, stack.Having("l.token = IF("), stack.HangUp)
+			}
+			if err := a.Release(t.Context(), r); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+			row, err := a.Look(t.Context(), key)
+			if err != nil || !row.Held || row.Token == g.Token || row.Left > time.Hour || row.Left < 50*time.Minute {
+				t.Errorf("after a release with MinHold: %+v, %v", row, err)
+			}
+			if got := renewOne(t, a, key, g, time.Minute); lossReason(got.Err) != driver.LossTaken {
+				t.Errorf("renewal after it: %v", got.Err)
+			}
+		}
+		g := mustClaim(t, a, claimOf("ns/long"))
+		mustExec(t, admin, "UPDATE lease SET acquired_at = acquired_at - INTERVAL 1 DAY WHERE lock_key = 'ns/long'")
+		r := releaseOf("ns/long", g)
+		r.MinHold = time.Hour
+		if err := a.Release(t.Context(), r); err != nil || isHeld(t, admin, "ns/long") {
+			t.Errorf("release after MinHold has passed: %v", err)
+		}
+		// The same behind a transaction.
+		g = mustClaim(t, a, claimOf("ns/locked"))
+		unlock := lockRow(t, admin, "ns/locked")
+		time.AfterFunc(300*time.Millisecond, unlock)
+		r = releaseOf("ns/locked", g)
+		r.MinHold = time.Hour
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := a.Release(ctx, r); err != nil {
+			t.Errorf("Release of a locked row: %v", err)
+		}
+		if row, err := a.Look(t.Context(), "ns/locked"); err != nil || !row.Held || row.Token == g.Token || row.Left < 50*time.Minute {
+			t.Errorf("after a release of a locked row with MinHold: %+v, %v", row, err)
+		}
+		if err := a.Release(t.Context(), driver.Release{Key: "ns/k", MinHold: -1}); !errors.Is(err, ErrValue) {
+			t.Errorf("Release with a negative MinHold: %v", err)
+		}
+	})
+}

@@ -4,6 +4,7 @@ package mysqlauth
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -199,5 +200,39 @@ func TestSweep_inTheBackground(t *testing.T) {
 			err := admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lease WHERE lock_key LIKE 'ns/%'").Scan(&rows)
 			return err == nil && rows == 0
 		})
+	})
+}
+
+// A claim that makes a row while the sweeper's transaction lets go of it never
+// starts below the old fence: it reads the floor under a lock. Either of the
+// two may be rolled back.
+func TestInsert_besideTheSweeper_startsAboveTheOldFence(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
+		const old = uint64(1) << 62 // above what the time would give
+		mustExec(t, admin, "INSERT INTO lease VALUES ('ns/k', NULL, ?, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))", old)
+		sweeps, inserts := prepared(t, admin), prepared(t, admin)
+		mustExec(t, sweeps, "START TRANSACTION")
+		mustExec(t, sweeps, a.tables.remove(1), []byte("ns/k"))
+		done := make(chan error, 1)
+		token := driver.NewToken()
+		go func() {
+			_, err := inserts.ExecContext(context.Background(), a.tables.insert(1),
+				token[:], 1, []byte{}, time.Minute.Microseconds(), []byte("ns/k"), int64(1)<<60, uint64(maxFence))
+			done <- err
+		}()
+		time.Sleep(300 * time.Millisecond) // it waits for the row
+		_, err := sweeps.ExecContext(t.Context(), a.tables.raiseFloor(), old)
+		if err == nil {
+			mustExec(t, sweeps, "COMMIT")
+		} else {
+			mustExec(t, sweeps, "ROLLBACK")
+		}
+		t.Logf("sweeper: %v, claim: %v", err, <-done)
+		var fence uint64
+		err = admin.QueryRowContext(t.Context(), "SELECT fence FROM lease WHERE lock_key = 'ns/k'").Scan(&fence)
+		if err == nil && fence < old || err != nil && !errors.Is(err, sql.ErrNoRows) {
+			t.Errorf("fence %d came back below %d, %v", fence, old, err)
+		}
 	})
 }
