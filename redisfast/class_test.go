@@ -23,29 +23,32 @@ import (
 // Each error reply comes over the wire, to every method: none is a state (K4).
 func TestFilter_errorReplies_K4(t *testing.T) {
 	t.Parallel()
-	for text, class := range map[string]driver.Class{
-		"LOADING Redis is loading the dataset in memory":                                         driver.ClassDown,
-		"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.": driver.ClassDown,
-		"READONLY You can't write against a read only replica.":                                  driver.ClassDown,
-		"MOVED 3999 127.0.0.1:1":                                  driver.ClassDown,
-		"ASK 3999 127.0.0.1:1":                                    driver.ClassTransient,
-		"TRYAGAIN Multiple keys request during rehashing of slot": driver.ClassTransient,
-		"CLUSTERDOWN The cluster is down":                         driver.ClassDown,
-		"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.":       driver.ClassDown,
-		"OOM command not allowed when used memory > 'maxmemory'.":                                driver.ClassDown,
-		"MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.": driver.ClassDown,
-		"NOAUTH Authentication required.":                                                        driver.ClassConfig,
-		"WRONGPASS invalid username-password pair or user is disabled.":                          driver.ClassConfig,
-		"NOPERM this user has no permissions to run the 'evalsha' command":                       driver.ClassConfig,
-		"WRONGTYPE Operation against a key holding the wrong kind of value":                      driver.ClassConfig,
-		"NOSCRIPT No matching script. Please use EVAL.":                                          driver.ClassTransient,
-		"EXECABORT Transaction discarded because of previous errors.":                            driver.ClassTransient,
-		"NOREPLICAS Not enough good replicas to write.":                                          driver.ClassDown,
-		"ERR max number of clients reached":                                                      driver.ClassDown,
-		"ERR unknown command 'EVALSHA'":                                                          driver.ClassConfig,
-		"ERR Error running script (call to f_1): @user_script:16: -OOM command not allowed":      driver.ClassDown,
+	for _, row := range []struct {
+		text  string
+		class driver.Class
+	}{
+		{"LOADING Redis is loading the dataset in memory", driver.ClassDown},
+		{"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", driver.ClassDown},
+		{"READONLY You can't write against a read only replica.", driver.ClassDown},
+		{"MOVED 3999 127.0.0.1:1", driver.ClassDown},
+		{"ASK 3999 127.0.0.1:1", driver.ClassTransient},
+		{"TRYAGAIN Multiple keys request during rehashing of slot", driver.ClassTransient},
+		{"CLUSTERDOWN The cluster is down", driver.ClassDown},
+		{"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", driver.ClassDown},
+		{"OOM command not allowed when used memory > 'maxmemory'.", driver.ClassDown},
+		{"MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.", driver.ClassDown},
+		{"NOAUTH Authentication required.", driver.ClassConfig},
+		{"WRONGPASS invalid username-password pair or user is disabled.", driver.ClassConfig},
+		{"NOPERM this user has no permissions to run the 'evalsha' command", driver.ClassConfig},
+		{"WRONGTYPE Operation against a key holding the wrong kind of value", driver.ClassConfig},
+		{"NOSCRIPT No matching script. Please use EVAL.", driver.ClassTransient},
+		{"EXECABORT Transaction discarded because of previous errors.", driver.ClassTransient},
+		{"NOREPLICAS Not enough good replicas to write.", driver.ClassDown},
+		{"ERR max number of clients reached", driver.ClassDown},
+		{"ERR unknown command 'EVALSHA'", driver.ClassConfig},
+		{"ERR Error running script (call to f_1): @user_script:16: -OOM command not allowed", driver.ClassDown},
 	} {
-		t.Run(strings.Fields(text)[0], func(t *testing.T) {
+		t.Run(strings.Fields(row.text)[0], func(t *testing.T) {
 			t.Parallel()
 			s := sharedServer(t)
 			p := stack.StartProxy(t, stack.SharedRedis(t))
@@ -54,13 +57,13 @@ func TestFilter_errorReplies_K4(t *testing.T) {
 			plant(t, f, "k", m)
 			p.OnRequest(func(r stack.Request) stack.Action {
 				if isScript(r) {
-					return stack.RedisError(text)
+					return stack.RedisError(row.text)
 				}
 				return stack.Pass
 			})
 			check := func(op string, err error, zero bool) {
 				t.Helper()
-				wantClass(t, err, class)
+				wantClass(t, err, row.class)
 				var e *driver.Error
 				if errors.As(err, &e); e.Op != op || e.Advice == "" || !strings.Contains(err.Error(), e.Advice) {
 					t.Errorf("%s: %v", op, err)
