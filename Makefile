@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test soak lint fmt services mysql build clean
 
-DEMO ?= # flags of the demo, as in: make demo DEMO='-fault redis-kill'
+DEMO ?= -story # flags of the demo, as in: make demo DEMO='-fault redis-kill'
 PKG  ?= ./...
 RACE := go test -race -count=1
 GOLANGCI := bin/golangci-lint

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -36,10 +37,13 @@ WHERE lock_key = ? AND token = ? AND fence >= ? AND expires_at > UTC_TIMESTAMP(6
 // The lease table must be reachable from tx's connection (same server), by a
 // user with SELECT and UPDATE on it.
 //
-// Errors: [ErrStaleFence], [ErrUnfenced], [ErrWrongDB], [ErrRetryTx] (tx was
+// Errors: [ErrNoTx], [ErrStaleFence], [ErrUnfenced], [ErrWrongDB], [ErrRetryTx] (tx was
 // rolled back: inside a transaction nothing can be retried), the context's.
 // After any of them tx must not be committed.
 func ConfirmTx(ctx context.Context, tx Tx, lease *tier.Lease) error {
+	if _, pool := tx.(interface{ SetMaxOpenConns(int) }); pool {
+		return fmt.Errorf("%w: confirm %q", ErrNoTx, lease.Key())
+	}
 	if lease.Fence() == 0 {
 		return fmt.Errorf("%w: %q was granted at level %s", ErrUnfenced, lease.Key(), lease.Level())
 	}
@@ -71,7 +75,7 @@ func ConfirmTx(ctx context.Context, tx Tx, lease *tier.Lease) error {
 // in autocommit, where a later statement would be committed alone; so whatever
 // went wrong, tx is rolled back here.
 func failed(ctx context.Context, tx Tx, key string, err error) error {
-	rollback(tx)
+	rollback(ctx, tx)
 	server, answered := errors.AsType[*mysql.MySQLError](err)
 	switch {
 	case ctx.Err() != nil, errors.Is(err, sql.ErrTxDone):
@@ -88,12 +92,17 @@ func failed(ctx context.Context, tx Tx, key string, err error) error {
 	return fmt.Errorf("confirm %q: %w", key, err)
 }
 
+// rollbackLimit bounds a rollback by statement on a server that says nothing.
+const rollbackLimit = time.Second
+
 // rollback ends tx as far as its type allows; a broken connection has ended it
 // already, so its error says nothing.
-func rollback(tx Tx) {
+func rollback(ctx context.Context, tx Tx) {
 	if r, ok := tx.(interface{ Rollback() error }); ok {
 		_ = r.Rollback()
 		return
 	}
-	_, _ = tx.ExecContext(context.Background(), "ROLLBACK")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
+	defer cancel()
+	_, _ = tx.ExecContext(ctx, "ROLLBACK")
 }

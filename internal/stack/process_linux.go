@@ -16,6 +16,7 @@ func dieWithParent(cmd *exec.Cmd) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	cmd.SysProcAttr.Setpgid = true // a Ctrl-C is for us, who stop them when we are done
 }
 
 // isStopped says whether every thread of a process has stopped. SIGSTOP goes to one of them, and the others run on until
