@@ -188,7 +188,10 @@ func TestLease_logHookMayAsk_G8(t *testing.T) {
 	got := make(chan error, 1)
 	go func() { got <- le.Verify(context.Background()) }()
 	select {
-	case <-got:
+	case err := <-got:
+		if !errors.Is(err, tier.ErrLost) {
+			t.Errorf("verify of a revoked lease: %v", err)
+		}
 	case <-time.After(2 * time.Second):
 		t.Fatal("a log hook that asks the lease deadlocks it")
 	}
@@ -197,7 +200,7 @@ func TestLease_logHookMayAsk_G8(t *testing.T) {
 // TestRenew_besidesTheRenewer: a renewal by hand is busy while the renewer moves the expiry.
 func TestRenew_besidesTheRenewer(t *testing.T) {
 	l, _ := tier.New(nil, lateAuthority{tiertest.NewAuthority()}, tier.WithTTL(600*time.Millisecond))
-	defer l.Close(context.Background())
+	defer func() { _ = l.Close(context.Background()) }()
 	lease, err := l.Acquire(t.Context(), "k")
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +236,9 @@ func TestRenewer_forgetsWhatIsReleased_A2(t *testing.T) {
 	close(answer)
 	time.Sleep(20 * time.Millisecond)
 	close(free)
-	<-done
+	if err := <-done; err != nil {
+		t.Errorf("release: %v", err)
+	}
 	time.Sleep(2 * time.Second)
 	if _, held, due := r.Internals(); due != 0 {
 		t.Errorf("2 s after the only lease was released: held %d, heap %d", held, due)

@@ -216,7 +216,9 @@ func TestClose_waitsForReleaseOfALostLease(t *testing.T) {
 	n := r.calls.count("clear")
 	t.Logf("close: %v after %v", err, time.Since(start))
 	close(out)
-	<-done
+	if err := <-done; err != nil {
+		t.Errorf("release: %v", err)
+	}
 	time.Sleep(50 * time.Millisecond)
 	if m := r.calls.count("clear"); m > n && err == nil {
 		t.Errorf("Close returned nil with a Release under way; the filter was called %d times after it was closed", m-n)

@@ -183,7 +183,7 @@ func (l *Locker) fullKey(key string) (string, error) {
 	case key == "":
 		return "", fmt.Errorf("%w: it is empty", ErrKey)
 	case len(key) > maxKey:
-		return "", fmt.Errorf("%w: %d bytes, at most %d are allowed: %.64q...", ErrKey, len(key), maxKey, key)
+		return "", fmt.Errorf("%w: %d bytes, at most %d are allowed; it begins with %.64q", ErrKey, len(key), maxKey, key)
 	}
 	return l.settings.namespace + "/" + key, nil
 }

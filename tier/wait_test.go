@@ -79,7 +79,7 @@ func TestWait_deaf_G9(t *testing.T) {
 					}
 					holder.filter.Join().Flush()
 					freed := time.Now()
-					if waited := time.Duration((<-got) - time.Duration(freed.UnixNano())); waited > time.Second {
+					if waited := (<-got) - time.Duration(freed.UnixNano()); waited > time.Second {
 						t.Errorf("a free key was found after %v, at most 1s is promised", waited)
 					}
 					_ = held.Release(t.Context()) // gone, as made sure above

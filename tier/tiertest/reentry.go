@@ -13,6 +13,9 @@ import (
 	"github.com/tierlock/tierlock/tier"
 )
 
+// derived is a key of the caller's own.
+type derived struct{}
+
 // checkReentry enters a tenure again through its context, and leaves it from
 // other goroutines, out of order and twice.
 func checkReentry(t *testing.T, c *cluster) {
@@ -22,7 +25,7 @@ func checkReentry(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatalf("re-entry: %v", err)
 	}
-	third, err := l.TryAcquire(context.WithValue(second.Context(), struct{}{}, 1), "k")
+	third, err := l.TryAcquire(context.WithValue(second.Context(), derived{}, 1), "k")
 	if err != nil {
 		t.Fatalf("re-entry by a try: %v", err)
 	}
