@@ -70,6 +70,7 @@ type options struct {
 	unsafe     bool
 	retention  time.Duration
 	sweepEvery time.Duration
+	shown      func(key string) string
 }
 
 // minConns are four lanes, the settler, and one for all that waits for a row.
@@ -77,12 +78,22 @@ const minConns = 6
 
 var prefixForm = regexp.MustCompile(`^[A-Za-z0-9_]{0,40}$`)
 
+// WithKeyRedactor sets what stands for a key in logs. Default: the key itself.
+func WithKeyRedactor(redact func(key string) string) Option {
+	return option(func(o *options) {
+		if redact != nil {
+			o.shown = redact
+		}
+	})
+}
+
 func newOptions(opts []Option) (options, error) {
 	o := options{
 		timeout:    500 * time.Millisecond,
 		maxOpen:    8,
 		retention:  24 * time.Hour,
 		sweepEvery: 5 * time.Minute,
+		shown:      func(key string) string { return key },
 	}
 	for _, opt := range opts {
 		if opt != nil {

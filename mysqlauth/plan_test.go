@@ -41,7 +41,7 @@ func TestStatements_readOnlyTheirRows(t *testing.T) {
 				"claim":    {a.tables.claim(n), append(keyArgs(some), uint64(maxFence), int64(1)<<60, 1, token[:], []byte{}, 1)},
 				"read":     {a.tables.read(n), keyArgs(some)},
 				"renew":    {a.tables.renew(n), append(pairArgs(pairs), int64(1)<<60, time.Hour.Microseconds())},
-				"release":  {a.tables.release(n), pairArgs(pairs)},
+				"release":  {a.tables.release(n), append(pairArgs(pairs), 1)},
 				"settle":   {a.tables.settle(n), pairArgs(pairs)},
 				"alone":    {a.tables.releaseWaiting(), []any{[]byte(some[0]), token[:]}},
 				"keep":     {a.tables.keep(), append(pairArgs(pairs[:1]), 1, token[:], 1)},

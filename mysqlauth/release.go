@@ -4,6 +4,7 @@ package mysqlauth
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"github.com/tierlock/tierlock/tier/driver"
@@ -14,6 +15,7 @@ import (
 // detached from its caller.
 type releaseCall struct {
 	driver.Release
+	part   uint64 // of a halved batch
 	debt   *debt
 	answer chan error
 	// maybe says that an attempt of unknown outcome may have freed the row.
@@ -32,15 +34,32 @@ const (
 	sureAfter = 2 * time.Second
 )
 
+// releaseKind is what the releases of one statement have in common; one with
+// MinHold has a statement of its own.
+type releaseKind struct {
+	part  uint64
+	alone *releaseCall
+}
+
 func newReleases(a *Authority) *lane[*releaseCall] {
 	l := &lane[*releaseCall]{
 		from:  a.sessions,
 		limit: func([]*releaseCall) time.Duration { return a.timeout },
-		// One key a statement: the number of affected rows is then exact, and
-		// tells a release from a loss.
-		pick: func(queue []*releaseCall) (batch, rest []*releaseCall) { return queue[:1:1], queue[1:] },
-		run:  func(s *session, batch []*releaseCall) { a.runRelease(s, batch[0]) },
-		fail: func(batch []*releaseCall, err error) { a.releaseLater(batch[0], err) },
+		pick: pickBy(
+			func(c *releaseCall) releaseKind {
+				if c.MinHold != 0 {
+					return releaseKind{alone: c}
+				}
+				return releaseKind{part: c.part}
+			},
+			func(c *releaseCall) string { return c.Key },
+			func(*releaseCall) bool { return false }),
+		run: a.runReleases,
+		fail: func(batch []*releaseCall, err error) {
+			for _, c := range batch {
+				a.releaseLater(c, err)
+			}
+		},
 	}
 	return l.open()
 }
@@ -73,56 +92,90 @@ func (c *releaseCall) end(err error) {
 	c.debt.paid()
 }
 
-// runRelease is one attempt that never waits for a locked row: others' keys
-// are behind it in the queue.
-func (a *Authority) runRelease(s *session, c *releaseCall) {
-	statement, args := c.statement(a.tables)
+// runReleases is one attempt that never waits for a locked row: others' keys
+// are in the statement, and behind it in the queue.
+//
+// When as many rows were freed as were asked for, all were. Otherwise the rows
+// say which: a release leaves its mark in the column guard, which a later
+// claim does not touch, so that a row that was freed and taken again since is
+// told from one that had been lost before.
+func (a *Authority) runReleases(s *session, batch []*releaseCall) {
+	mark := rand.Uint64() >> 2 // room for the guarded transactions that count it up
+	statement, args := a.releaseStatement(batch, mark)
 	var freed int64
 	err := s.again(&a.retried, func() (err error) {
 		freed, err = s.exec(a.timeout, statement, args...)
 		return err
 	})
-	if err != nil {
-		a.releaseLater(c, err)
+	switch {
+	case err != nil && answered(err) && len(batch) > 1:
+		a.halveReleases(batch, err)
+		return
+	case err != nil:
+		for _, c := range batch {
+			a.releaseLater(c, err)
+		}
+		return
+	case freed == int64(len(batch)):
+		for _, c := range batch {
+			c.end(nil)
+		}
 		return
 	}
-	if freed == 1 {
-		c.end(nil)
-		return
+	keys := make([]string, len(batch))
+	for i, c := range batch {
+		keys[i] = c.Key
 	}
-	r, err := s.read(a.timeout, []string{c.Key})
-	if err != nil {
-		a.releaseLater(c, err)
-		return
+	r, err := s.read(a.timeout, keys)
+	for _, c := range batch {
+		if err != nil {
+			c.maybe = c.maybe || freed > 0
+			a.releaseLater(c, err)
+			continue
+		}
+		a.released(c, r, mark)
 	}
+}
+
+// released answers a release of a batch that did not free all its rows.
+func (a *Authority) released(c *releaseCall, r reading, mark uint64) {
 	loss := lossOf(r, c.Key, c.Token)
-	if loss == nil { // still ours: a transaction has the row
+	switch {
+	case loss == nil: // still ours: a transaction has the row
 		a.releaseAlone(c)
-		return
+	case r.rows[c.Key].marked(mark):
+		c.end(nil)
+	default:
+		c.lost(loss)
 	}
-	c.lost(loss)
 }
 
-// statement never waits. A token drawn for MinHold is never told to anybody.
-func (c *releaseCall) statement(t tables) (string, []any) {
-	args := pairArgs([]pair{{c.Key, c.Token}})
-	if c.MinHold == 0 {
-		return t.release(1), args
+// marked reports that the release of this mark freed the row.
+func (r row) marked(mark uint64) bool { return r.guard-mark < 1<<32 }
+
+// releaseStatement never waits.
+func (a *Authority) releaseStatement(batch []*releaseCall, mark uint64) (string, []any) {
+	ours := make([]pair, len(batch))
+	for i, c := range batch {
+		ours[i] = pair{c.Key, c.Token}
 	}
-	return t.keep(), append(args, c.keepArgs()...)
+	if c := batch[0]; c.MinHold != 0 {
+		return a.tables.keep(), append(pairArgs(ours), c.keepArgs()...)
+	}
+	return a.tables.release(len(ours)), append(pairArgs(ours), mark)
 }
 
-func (c *releaseCall) waitingStatement(t tables) (string, []any) {
-	args := []any{[]byte(c.Key), c.Token[:]}
-	if c.MinHold == 0 {
-		return t.releaseWaiting(), args
+// halveReleases repeats a batch in two parts: one row may be why it failed.
+func (a *Authority) halveReleases(batch []*releaseCall, err error) {
+	first, second := a.part.Add(1), a.part.Add(1)
+	for i, c := range batch {
+		c.failed(err)
+		c.part = first
+		if i >= len(batch)/2 {
+			c.part = second
+		}
 	}
-	return t.keepWaiting(), append(c.keepArgs(), args...)
-}
-
-func (c *releaseCall) keepArgs() []any {
-	nobodys := driver.NewToken()
-	return []any{c.MinHold.Microseconds(), nobodys[:], c.MinHold.Microseconds()}
+	a.releases.add(batch...)
 }
 
 // lost ends a release that found the lease gone. If an earlier attempt of this
@@ -133,91 +186,4 @@ func (c *releaseCall) lost(loss *driver.Loss) {
 		return
 	}
 	c.end(loss)
-}
-
-// lossOf says how a lease was lost, or nil while it is ours.
-func lossOf(r reading, key string, token driver.Token) *driver.Loss {
-	row, found := r.rows[key]
-	switch {
-	case !found:
-		return &driver.Loss{Reason: driver.LossFreed}
-	case row.token.IsZero():
-		return &driver.Loss{Reason: driver.LossFreed, Fence: row.fence}
-	case row.token != token:
-		return &driver.Loss{Reason: driver.LossTaken, Fence: row.fence}
-	case row.left <= 0:
-		return &driver.Loss{Reason: driver.LossExpired, Fence: row.fence}
-	}
-	return nil
-}
-
-// releaseLater tries again after a failed attempt, until the lease has surely
-// expired.
-func (a *Authority) releaseLater(c *releaseCall, err error) {
-	c.failed(err)
-	if c.expired() || a.life.Err() != nil {
-		c.end(c.last)
-		return
-	}
-	time.AfterFunc(retryRelease, func() { a.releases.add(c) })
-}
-
-// expired reports that the lease has surely expired on the server.
-func (c *releaseCall) expired() bool { return time.Now().After(c.Until.Add(sureAfter)) }
-
-func (c *releaseCall) failed(err error) {
-	c.maybe = c.maybe || !proves(err)
-	c.last = unknownUnlessProved("release", err)
-}
-
-func unknownUnlessProved(op string, err error) error {
-	if proves(err) {
-		return classify(op, err)
-	}
-	return unknown(op, err)
-}
-
-// releaseAlone waits for a row that somebody's transaction has locked, in a
-// goroutine of its own: the lane's other keys do not wait with it.
-func (a *Authority) releaseAlone(c *releaseCall) {
-	a.running.Go(func() {
-		for {
-			freed, r, err := a.releaseWaiting(c)
-			switch {
-			case err != nil:
-				c.failed(err)
-			case freed:
-				c.end(nil)
-				return
-			default:
-				if loss := lossOf(r, c.Key, c.Token); loss != nil {
-					c.lost(loss)
-					return
-				}
-			}
-			switch {
-			case pause(a.life, retryRelease) != nil:
-				c.end(classify("release", ErrClosed))
-				return
-			case c.expired() && c.last != nil:
-				c.end(c.last)
-				return
-			}
-		}
-	})
-}
-
-func (a *Authority) releaseWaiting(c *releaseCall) (freed bool, r reading, err error) {
-	s, err := a.sessions.borrow(a.life, a.timeout)
-	if err != nil {
-		return false, r, err
-	}
-	defer a.sessions.giveBackBorrowed(s)
-	statement, args := c.waitingStatement(a.tables)
-	affected, err := s.exec(waitLimit, statement, args...)
-	if err != nil || affected == 1 {
-		return affected == 1, r, err
-	}
-	r, err = s.read(a.timeout, []string{c.Key})
-	return false, r, err
 }

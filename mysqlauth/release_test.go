@@ -31,13 +31,13 @@ func TestPairs_matchEachKeyWithItsOwnToken_C1(t *testing.T) {
 			t.Fatal(row, err)
 		}
 		ours := []pair{{"ns/a", old.Token}, {"ns/b", row.Token}, {"ns/b", other.Token}}
-		for name, statement := range map[string]string{
-			"release": a.tables.release(3), "settle": a.tables.settle(3),
-		} {
-			mustExec(t, admin, statement, pairArgs(ours)...)
-			if !isHeld(t, admin, "ns/a") {
-				t.Errorf("%s freed a successor's row", name)
-			}
+		mustExec(t, admin, a.tables.release(3), append(pairArgs(ours), 1)...)
+		if !isHeld(t, admin, "ns/a") {
+			t.Error("a release freed a successor's row")
+		}
+		mustExec(t, admin, a.tables.settle(3), pairArgs(ours)...)
+		if !isHeld(t, admin, "ns/a") {
+			t.Error("the settler freed a successor's row")
 		}
 		var before, after string
 		const until = "SELECT expires_at FROM lease WHERE lock_key = 'ns/a'"
@@ -257,6 +257,110 @@ func TestRelease_minHold(t *testing.T) {
 		}
 		if err := a.Release(t.Context(), driver.Release{Key: "ns/k", MinHold: -1}); !errors.Is(err, ErrValue) {
 			t.Errorf("Release with a negative MinHold: %v", err)
+		}
+	})
+}
+
+// releaseTogether queues releases so that they share a statement.
+func releaseTogether(t *testing.T, a *Authority, rs ...driver.Release) []error {
+	t.Helper()
+	calls := make([]*releaseCall, len(rs))
+	for i, r := range rs {
+		calls[i] = &releaseCall{Release: r, debt: a.ledger.owe(r.Key), answer: make(chan error, 1)}
+	}
+	a.releases.add(calls...)
+	errs := make([]error, len(calls))
+	for i, call := range calls {
+		select {
+		case errs[i] = <-call.answer:
+		case <-time.After(20 * time.Second):
+			t.Fatalf("release %d of %d has no answer", i, len(calls))
+		}
+	}
+	return errs
+}
+
+// In a batch each learns its own fate, also when the row was taken again
+// before anybody could look.
+func TestRelease_batch_eachHasItsOwnAnswer_C3(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p, admin := proxied(t, d), openAdmin(t, d)
+		a, other := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit)), open(t, d.DSN(), WithTimeout(busyLimit))
+		names := []string{"ns/free", "ns/retaken", "ns/lost", "ns/gone", "ns/expired", "ns/locked", "ns/freed"}
+		var claims []driver.Claim
+		for _, name := range names {
+			claims = append(claims, claimOf(name))
+		}
+		grants, errs := claimTogether(t, a, claims...)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		mustExec(t, admin, "UPDATE lease SET expires_at = UTC_TIMESTAMP(6) WHERE lock_key IN ('ns/lost', 'ns/expired')")
+		mustExec(t, admin, "UPDATE lease SET token = NULL WHERE lock_key = 'ns/freed'")
+		mustExec(t, admin, "DELETE FROM lease WHERE lock_key = 'ns/gone'")
+		lost := mustClaim(t, other, claimOf("ns/lost"))
+		unlock := lockRow(t, admin, "ns/locked")
+		// Between the release and the look another takes a key, and writes under
+		// its guard.
+		p.OnReply(func(r stack.Request, _ stack.Reply) stack.Action {
+			if r.Has("SET l.token = NULL") {
+				p.OnReply(nil)
+				if _, err := other.Claim(context.Background(), claimOf("ns/retaken")); err != nil {
+					t.Errorf("claim of a key that was just released: %v", err)
+				}
+				_, _ = admin.Exec("UPDATE lease SET guard = guard + 1 WHERE lock_key = 'ns/retaken'")
+				time.AfterFunc(500*time.Millisecond, unlock)
+			}
+			return stack.Pass
+		})
+		var rs []driver.Release
+		for i, name := range names {
+			rs = append(rs, releaseOf(name, grants[i]))
+		}
+		errs = releaseTogether(t, a, rs...)
+		for i, want := range []driver.LossReason{0, 0, driver.LossTaken, driver.LossFreed, driver.LossExpired, 0, driver.LossFreed} {
+			if got := lossReason(errs[i]); got != want || want == 0 && errs[i] != nil {
+				t.Errorf("%s: %v, want %v", names[i], errs[i], want)
+			}
+		}
+		if !isHeld(t, admin, "ns/retaken") || !isHeld(t, admin, "ns/lost") || isHeld(t, admin, "ns/locked") || isHeld(t, admin, "ns/free") {
+			t.Error("the rows are not as the answers say")
+		}
+		mustRelease(t, other, "ns/lost", lost)
+	})
+}
+
+// A row that cannot be released does not keep the others of its batch.
+func TestRelease_oneBadRow_failsAlone(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
+		var claims []driver.Claim
+		for i := range 20 {
+			claims = append(claims, claimOf(fmt.Sprintf("ns/k%02d", i)))
+		}
+		grants, errs := claimTogether(t, a, claims...)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		mustExec(t, admin, "CREATE TRIGGER poison BEFORE UPDATE ON lease FOR EACH ROW "+
+			"IF NEW.lock_key = 'ns/k07' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'poison'; END IF")
+		calls := make([]*releaseCall, len(claims))
+		for i, c := range claims {
+			r := releaseOf(c.Key, grants[i])
+			calls[i] = &releaseCall{Release: r, debt: a.ledger.owe(r.Key), answer: make(chan error, 1)}
+		}
+		a.releases.add(calls...)
+		within(t, 5*time.Second, "the others are free", func() bool {
+			var held int
+			err := admin.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM lease WHERE token IS NOT NULL").Scan(&held)
+			return err == nil && held == 1
+		})
+		mustExec(t, admin, "DROP TRIGGER poison")
+		within(t, 5*time.Second, "the last is free", func() bool { return !isHeld(t, admin, "ns/k07") })
+		for i, call := range calls {
+			if err := <-call.answer; err != nil {
+				t.Errorf("release %d: %v", i, err)
+			}
 		}
 	})
 }

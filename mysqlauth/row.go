@@ -14,6 +14,7 @@ type row struct {
 	key    string
 	token  driver.Token // zero when NULL: no claim draws zero
 	fence  uint64
+	guard  uint64
 	holder string
 	left   time.Duration // until expires_at; negative when past
 }
@@ -31,16 +32,32 @@ func (s *session) read(limit time.Duration, keys []string) (reading, error) {
 	r := reading{rows: make(map[string]row, len(keys)), sent: time.Now()}
 	err := s.query(limit, func(rows *sql.Rows) error {
 		var key, token, holder sql.RawBytes
-		var fence uint64
+		var fence, guard uint64
 		var left, micros int64
-		if err := rows.Scan(&key, &token, &fence, &holder, &left, &micros); err != nil {
+		if err := rows.Scan(&key, &token, &fence, &guard, &holder, &left, &micros); err != nil {
 			return err
 		}
-		found := row{key: string(key), fence: fence, holder: string(holder), left: time.Duration(left) * time.Microsecond}
+		found := row{key: string(key), fence: fence, guard: guard, holder: string(holder), left: time.Duration(left) * time.Microsecond}
 		copy(found.token[:], token)
 		r.rows[found.key] = found
 		s.clock.set(micros, r.sent)
 		return nil
 	}, s.from.tables.read(len(keys)), keyArgs(keys)...)
 	return r, err
+}
+
+// lossOf says how a lease was lost, or nil while it is ours.
+func lossOf(r reading, key string, token driver.Token) *driver.Loss {
+	row, found := r.rows[key]
+	switch {
+	case !found:
+		return &driver.Loss{Reason: driver.LossFreed}
+	case row.token.IsZero():
+		return &driver.Loss{Reason: driver.LossFreed, Fence: row.fence}
+	case row.token != token:
+		return &driver.Loss{Reason: driver.LossTaken, Fence: row.fence}
+	case row.left <= 0:
+		return &driver.Loss{Reason: driver.LossExpired, Fence: row.fence}
+	}
+	return nil
 }

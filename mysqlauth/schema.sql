@@ -8,7 +8,7 @@ CREATE TABLE IF NOT EXISTS `lease` (
   `token` BINARY(16) NULL,
   -- The highest ever reserved for the key.
   `fence` BIGINT UNSIGNED NOT NULL,
-  -- Written by every guarded transaction.
+  -- Written by every guarded transaction, and by a release.
   `guard` BIGINT UNSIGNED NOT NULL DEFAULT 0,
   -- For people only.
   `holder` VARBINARY(128) NOT NULL,

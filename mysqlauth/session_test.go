@@ -215,3 +215,47 @@ func TestSession_readOnlyServer_recovers_E11(t *testing.T) {
 		})
 	}
 }
+
+// What a session is, whatever the server's defaults are.
+func TestSession_settings(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		name := map[stack.Engine]string{stack.MariaDB: "tx_isolation", stack.MySQL: "transaction_isolation"}[d.Server().Engine()]
+		a := open(t, d.DSN()+"?autocommit=0&time_zone='%2B08:00'&sql_safe_updates=1&completion_type=1&sql_mode=''&"+name+"='SERIALIZABLE'", WithTimeout(busyLimit))
+		s, err := a.sessions.borrow(t.Context(), busyLimit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.sessions.giveBackBorrowed(s)
+		for variable, want := range map[string]string{
+			name: "READ-COMMITTED", "autocommit": "1", "time_zone": "+00:00", "innodb_lock_wait_timeout": "1", "lock_wait_timeout": "1",
+			"sql_mode": "STRICT_ALL_TABLES", "sql_safe_updates": "0", "completion_type": "NO_CHAIN",
+		} {
+			var got string
+			if err := s.query(busyLimit, func(rows *sql.Rows) error { return rows.Scan(&got) }, "SELECT @@SESSION."+variable); err != nil || got != want {
+				t.Errorf("%s = %s, want %s, %v", variable, got, want, err)
+			}
+		}
+	})
+}
+
+// A connection to a server that does not serve is not used again: the next one
+// may reach the new primary. One that met a deadlock is.
+func TestSession_discardedWhenTheServerDoesNotServe_E11(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p := proxied(t, d)
+		a := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit))
+		mustClaim(t, a, claimOf("ns/warm"))
+		for number, dials := range map[uint16]int{1290: 1, 1792: 1, 1836: 1, 1927: 1, 1213: 0, 1142: 0} {
+			p.Mark()
+			hit := p.LoseReply(1, stack.Having("SET l.fence = l.fence"), stack.SQLError(number, "injected"))
+			_, _ = a.Claim(t.Context(), claimOf("ns/warm"))
+			<-hit
+			if _, err := a.Claim(t.Context(), claimOf("ns/warm")); driver.ClassOf(err) != driver.ClassContention {
+				t.Errorf("claim after %d: %v", number, err)
+			}
+			if n := p.Dials(); n < dials || dials == 0 && n > 0 {
+				t.Errorf("after error %d: %d connections dialled, want %d", number, n, dials)
+			}
+		}
+	})
+}

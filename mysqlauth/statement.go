@@ -101,7 +101,7 @@ func (t tables) readFloor() string {
 //
 // Args: n keys.
 func (t tables) read(n int) string {
-	return "SELECT lock_key, token, fence, holder, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at), " + serverNow +
+	return "SELECT lock_key, token, fence, guard, holder, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at), " + serverNow +
 		" FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key IN (" + marks(n) + ")"
 }
 
@@ -121,9 +121,13 @@ const free = "token = NULL, expires_at = UTC_TIMESTAMP(6)"
 // release frees rows that are still ours. A row it changed is one it affected,
 // under clientFoundRows too: the token was not NULL.
 //
-// Args: n keys, n pairs.
+// guard becomes the batch's mark: nobody reads that column but to see that it
+// changed, and claims leave it.
+//
+// Args: n keys, n pairs; mark.
 func (t tables) release(n int) string {
-	return t.neverWaiting(pairs(n)+" AND expires_at > UTC_TIMESTAMP(6)", "l.token = NULL, l.expires_at = UTC_TIMESTAMP(6)")
+	return t.neverWaiting(pairs(n)+" AND expires_at > UTC_TIMESTAMP(6)",
+		"l.token = NULL, l.expires_at = UTC_TIMESTAMP(6), l.guard = ?")
 }
 
 // releaseWaiting is release for one row that a transaction has locked.
