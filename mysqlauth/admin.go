@@ -31,8 +31,6 @@ type Record struct {
 	// Age is the time since the last grant, Left what remains of a lease that
 	// is held; both by the server's clock.
 	Age, Left time.Duration
-	// Guarded counts the guarded transactions and releases of the key so far.
-	Guarded uint64
 }
 
 // List returns up to limit records, at most 1,000, of the keys that begin with
@@ -121,7 +119,7 @@ func (a *Authority) records(ctx context.Context, statement string, args ...any) 
 			var key, holder sql.RawBytes
 			var r Record
 			var age, left int64
-			if err := rows.Scan(&key, &r.Held, &r.Fence, &holder, &age, &left, &r.Guarded); err != nil {
+			if err := rows.Scan(&key, &r.Held, &r.Fence, &holder, &age, &left); err != nil {
 				return err
 			}
 			r.Key, r.Holder = string(key), string(holder)
@@ -137,7 +135,7 @@ func (a *Authority) records(ctx context.Context, statement string, args ...any) 
 }
 
 const recordColumns = "lock_key, token IS NOT NULL AND expires_at > UTC_TIMESTAMP(6), fence, holder, " +
-	"TIMESTAMPDIFF(MICROSECOND, acquired_at, UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at), guard"
+	"TIMESTAMPDIFF(MICROSECOND, acquired_at, UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at)"
 
 func (t tables) show() string {
 	return "SELECT " + recordColumns + " FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key = ?"
