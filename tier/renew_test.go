@@ -203,6 +203,7 @@ func TestRenewal_deadline_A10_D9_E7(t *testing.T) {
 		if cause := context.Cause(lease.Context()); !errors.Is(cause, tier.ErrLost) {
 			t.Errorf("cause %v, want ErrLost", cause)
 		}
+		synctest.Wait() // the holder learns first, the log after
 		if r.lostLogged() != 1 {
 			t.Errorf("%d losses logged, want 1", r.lostLogged())
 		}
@@ -242,6 +243,27 @@ func TestRenewal_replyAfterRelease_A12(t *testing.T) {
 			t.Error("a normal release was logged as a loss") // A16
 		}
 		r.clean(t)
+	})
+}
+
+// TestRenew_meetsRelease_A11 lets a release overtake a Renew on its way: what
+// the server then says is the release's doing, and no trouble.
+func TestRenew_meetsRelease_A11(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, tier.WithTTL(ttl))
+		lease := r.must(t, "k")
+		r.calls.on(onOp("renew", func(context.Context, call) error {
+			if err := lease.Release(context.Background()); err != nil {
+				t.Errorf("release: %v", err)
+			}
+			return nil
+		}), nil)
+		if err := lease.Renew(t.Context()); err != nil {
+			t.Errorf("renew: %v, want nil", err)
+		}
+		if row := r.row(t, "k"); row.Held {
+			t.Error("the renewal brought the row back")
+		}
 	})
 }
 
