@@ -117,6 +117,9 @@ func (a *Authority) Stats() Stats {
 	return Stats{Retried: a.retried.Load(), Settled: a.settled.Load(), ClockSteps: a.steps.Load()}
 }
 
+// Timeout implements [driver.Authority].
+func (a *Authority) Timeout() time.Duration { return a.timeout }
+
 // Close implements [driver.Authority]. Its error is or holds a *[LeftError]
 // when keys are left to expire. The second call does nothing.
 func (a *Authority) Close(ctx context.Context) error {

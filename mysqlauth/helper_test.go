@@ -125,7 +125,8 @@ func isHeld(t *testing.T, admin *sql.DB, key string) bool {
 
 func mustExec(t *testing.T, db interface {
 	ExecContext(context.Context, string, ...any) (sql.Result, error)
-}, statement string, args ...any) {
+}, statement string, args ...any,
+) {
 	t.Helper()
 	if _, err := db.ExecContext(t.Context(), statement, args...); err != nil {
 		t.Fatalf("%s: %v", statement, err)

@@ -79,10 +79,12 @@ func (a *Authority) runLooks(s *session, batch []*lookCall) {
 
 // public is the row as the contract describes it. The zero row is free.
 func (r row) public(sent time.Time) driver.Row {
-	seen := driver.Row{Fence: r.fence}
-	if r.held() {
-		seen.Held, seen.Token, seen.Holder, seen.Left = true, r.token, r.holder, r.left
-		seen.Until = sent.Add(r.left)
+	if r.token.IsZero() {
+		return driver.Row{Fence: r.fence}
 	}
-	return seen
+	left := max(0, r.left)
+	return driver.Row{
+		Held: r.held(), Token: r.token, Fence: r.fence, Holder: r.holder,
+		Left: left, Until: sent.Add(left),
+	}
 }

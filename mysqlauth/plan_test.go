@@ -83,7 +83,7 @@ func rowsRead(t *testing.T, c *sql.Conn) (total int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rows.Close() //nolint:errcheck // read to its end
+	defer rows.Close()
 	for rows.Next() {
 		var name string
 		var n int

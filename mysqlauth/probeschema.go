@@ -22,7 +22,7 @@ func (p *probe) schema() error {
 		var name string
 		var engine sql.NullString
 		err := rows.Scan(&name, &engine)
-		engines[name] = engine.String
+		engines[strings.ToLower(name)] = engine.String
 		return err
 	}, "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN (?, ?, ?, ?)",
 		p.tables.names()...)
@@ -30,7 +30,7 @@ func (p *probe) schema() error {
 		return err
 	}
 	for _, name := range p.tables.names() {
-		switch engine, exists := engines[name.(string)]; {
+		switch engine, exists := engines[strings.ToLower(name.(string))]; {
 		case !exists:
 			p.found(driver.ClassConfig, adviceSchema, "table %s is missing, or the user may not see it", name)
 		case !strings.EqualFold(engine, "InnoDB"):

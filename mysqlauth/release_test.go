@@ -241,6 +241,10 @@ func TestRelease_minHold(t *testing.T) {
 		if err := a.Release(t.Context(), r); err != nil || isHeld(t, admin, "ns/long") {
 			t.Errorf("release after MinHold has passed: %v", err)
 		}
+		var free bool
+		if err := admin.QueryRowContext(t.Context(), "SELECT token IS NULL FROM lease WHERE lock_key = 'ns/long'").Scan(&free); err != nil || !free {
+			t.Errorf("the row is not free, %v", err)
+		}
 		// The same behind a transaction.
 		g = mustClaim(t, a, claimOf("ns/locked"))
 		unlock := lockRow(t, admin, "ns/locked")

@@ -86,8 +86,10 @@ func (s *session) prepare(ctx context.Context) error {
 		return err
 	}
 	if !schema.Valid {
-		return &driver.Error{Tier: "mysql", Op: "connect", Class: driver.ClassConfig,
-			Advice: "name the database in the DSN", Err: errors.New("no database is chosen")}
+		return &driver.Error{
+			Tier: "mysql", Op: "connect", Class: driver.ClassConfig,
+			Advice: "name the database in the DSN", Err: errors.New("no database is chosen"),
+		}
 	}
 	s.clock = clock{micros: micros, sent: sent}
 	s.table = quote(schema.String) + "." + s.from.tables.lease
@@ -177,19 +179,6 @@ func (s *session) failed(ctx context.Context, err error) error {
 	default:
 		return errNoAnswer
 	}
-}
-
-// readClock asks for the server's time.
-func (s *session) readClock(limit time.Duration) error {
-	sent := time.Now()
-	return s.query(limit, func(rows *sql.Rows) error {
-		var micros int64
-		if err := rows.Scan(&micros); err != nil {
-			return err
-		}
-		s.clock.set(micros, sent)
-		return nil
-	}, "SELECT "+serverNow)
 }
 
 // again repeats a statement that the server rolled back because of other

@@ -245,16 +245,23 @@ func TestSession_discardedWhenTheServerDoesNotServe_E11(t *testing.T) {
 		p := proxied(t, d)
 		a := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit))
 		mustClaim(t, a, claimOf("ns/warm"))
-		for number, dials := range map[uint16]int{1290: 1, 1792: 1, 1836: 1, 1927: 1, 1213: 0, 1142: 0} {
-			p.Mark()
+		for number, discarded := range map[uint16]bool{1290: true, 1792: true, 1836: true, 1927: true, 1213: false, 1142: false} {
 			hit := p.LoseReply(1, stack.Having("SET l.fence = l.fence"), stack.SQLError(number, "injected"))
 			_, _ = a.Claim(t.Context(), claimOf("ns/warm"))
-			<-hit
+			before := (<-hit).Conn
+			after := make(chan int, 10)
+			p.OnRequest(func(r stack.Request) stack.Action {
+				if r.Has("SET l.fence = l.fence") {
+					after <- r.Conn
+				}
+				return stack.Pass
+			})
 			if _, err := a.Claim(t.Context(), claimOf("ns/warm")); driver.ClassOf(err) != driver.ClassContention {
 				t.Errorf("claim after %d: %v", number, err)
 			}
-			if n := p.Dials(); n < dials || dials == 0 && n > 0 {
-				t.Errorf("after error %d: %d connections dialled, want %d", number, n, dials)
+			p.OnRequest(nil)
+			if got := before != <-after; got != discarded {
+				t.Errorf("after error %d: discarded %v, want %v", number, got, discarded)
 			}
 		}
 	})

@@ -52,12 +52,12 @@ func newSettler(a *Authority) *settler {
 }
 
 // add hands over keys that were claimed under a token until not_after. The
-// first pass comes when that has passed, as far as one can tell here.
+// first pass comes at once: most claims whose reply was lost were executed.
 func (t *settler) add(keys []string, token driver.Token, notAfter int64) {
 	t.mu.Lock()
 	for _, key := range keys {
 		t.entries = append(t.entries, &entry{
-			pair: pair{key, token}, debt: t.ledger.owe(key), notAfter: notAfter, due: time.Now().Add(t.timeout),
+			pair: pair{key, token}, debt: t.ledger.owe(key), notAfter: notAfter, due: time.Now(),
 		})
 	}
 	t.mu.Unlock()
