@@ -32,6 +32,9 @@ func (l *Locker) acquire(ctx context.Context, key string, t terms) (*Lease, erro
 	if err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Err: err}
 	}
+	if t.wait == 0 {
+		t = t.lookOnce()
+	}
 	if lease := l.reenter(ctx, full); lease != nil {
 		return lease, nil
 	}
@@ -51,9 +54,6 @@ func (l *Locker) acquire(ctx context.Context, key string, t terms) (*Lease, erro
 
 // bound joins all that can end a wait: the caller, the locker, and time.
 func (l *Locker) bound(ctx context.Context, wait time.Duration) (context.Context, func()) {
-	if wait == 0 {
-		wait = boundWithoutContext
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	ctx, stop := context.WithTimeout(ctx, wait)
 	unhook := context.AfterFunc(l.closing, func() { cancel(ErrClosed) })
@@ -95,7 +95,7 @@ func (a *attempt) run(ctx context.Context) (*Lease, error) {
 		return nil, ErrClosed
 	}
 	var err error
-	if a.turn, err = l.queues.enter(a.full, a.terms.wait > 0); err != nil {
+	if a.turn, err = l.queues.enter(a.full, !a.terms.once); err != nil {
 		return nil, err
 	}
 	lease, err := a.ahead(ctx)
@@ -123,7 +123,7 @@ func (a *attempt) ahead(ctx context.Context) (*Lease, error) {
 		if lease != nil || err != nil {
 			return lease, err
 		}
-		if a.terms.wait == 0 {
+		if a.terms.once {
 			return nil, a.met.err()
 		}
 		if a.wake == nil && a.locker.filter != nil && a.met.refusal != nil {

@@ -32,7 +32,7 @@ var (
 // errors.As: one of the errors above, a driver's classified error, and, when a
 // wait was cancelled, the context's error.
 type Error struct {
-	Op    string // "acquire", "renew", "release", "verify", "close"
+	Op    string // what was asked for, or "hold" when a lease ended by itself
 	Key   string // without its namespace; empty when no key is concerned
 	Level Level  // of the lease, LevelNone before there is one
 	// RetryAfter is how long the obstacle is known to last, 0 when unknown.

@@ -103,7 +103,7 @@ func runFenceNode() int {
 	if err != nil {
 		return wrong(err)
 	}
-	authority, err := mysqlauth.Open(setting("dsn"), mysqlauth.WithSweepInterval(0))
+	authority, err := mysqlauth.Open(setting("dsn"), mysqlauth.WithSweepInterval(0), mysqlauth.WithTimeout(250*time.Millisecond))
 	if err != nil {
 		return wrong(err)
 	}

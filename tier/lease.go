@@ -90,10 +90,10 @@ func (l *Lease) Deadline() time.Time {
 // Verify asks the authority whether the lease is still ours; nil means that it
 // was when the server looked. A no ends the lease. It returns within ctx, or
 // within a second where ctx has no end. Errors: [ErrLost], [ErrUnavailable]
-// when nothing is known, the context's.
+// when nothing is known, the context's; context.Canceled after Release.
 func (l *Lease) Verify(ctx context.Context) error {
 	if err := l.Err(); err != nil {
-		return err
+		return l.error("verify", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, boundWithoutContext)
 	defer cancel()
@@ -112,7 +112,7 @@ func (l *Lease) Verify(ctx context.Context) error {
 		reason = driver.LossTaken
 	}
 	l.end(&driver.Loss{Reason: reason, Fence: row.Fence})
-	return l.Err()
+	return l.error("verify", l.Err())
 }
 
 // Renew asks for a full TTL from now. It is needed only by who stops the

@@ -47,11 +47,14 @@ type Locker struct {
 func New(filter driver.Filter, authority driver.Authority, options ...Option) (*Locker, error) {
 	s := defaults()
 	for _, o := range options {
-		o.applyLocker(&s)
+		if o != nil {
+			o.applyLocker(&s)
+		}
 	}
 	if authority == nil {
 		return nil, optionError("authority is nil; only the filter may be")
 	}
+	s.terms.minTTL = 2 * authority.Timeout()
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
@@ -90,22 +93,13 @@ func (l *Locker) Check(ctx context.Context) error {
 // context's error when ctx ended. After any error nothing is held: what a
 // request still on its way might be granted is freed within a second.
 func (l *Locker) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
-	t := l.settings.terms
-	for _, o := range options {
-		o.applyAcquire(&t)
-	}
-	return l.acquire(ctx, key, t)
+	return l.acquire(ctx, key, l.settings.terms.with(options))
 }
 
 // TryAcquire looks once: [ErrHeld] comes at once, any answer within a second.
 // Otherwise it is Acquire.
 func (l *Locker) TryAcquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
-	t := l.settings.terms
-	for _, o := range options {
-		o.applyAcquire(&t)
-	}
-	t.wait = 0
-	return l.acquire(ctx, key, t)
+	return l.acquire(ctx, key, l.settings.terms.with(options).lookOnce())
 }
 
 // Do acquires the key, runs f and releases, also when f panics or calls

@@ -81,60 +81,58 @@ func (l *Locker) AcquireAll(ctx context.Context, keys ...string) (Leases, error)
 		}
 	}
 	sorted := slices.Sorted(slices.Values(named))
-	end := time.Now().Add(l.settings.terms.wait)
+	t, end := l.settings.terms.shared()
 
 	// Nobody may want them: ask for all at once, and keep what is a prefix.
-	held, err := l.tryPrefix(ctx, sorted)
+	held, err := l.tryPrefix(ctx, sorted, t.until(end).lookOnce())
+	if worthWaiting(err) && !t.once && ctx.Err() == nil && time.Now().Before(end) {
+		err = nil
+	}
 	for _, key := range sorted[len(held):] {
 		if err != nil {
 			break
 		}
-		t := l.settings.terms
-		t.wait = max(0, time.Until(end))
 		var lease *Lease
-		if lease, err = l.acquire(ctx, key, t); err == nil {
+		if lease, err = l.acquire(ctx, key, t.until(end)); err == nil {
 			held = append(held, lease)
 		}
 	}
 	if err != nil {
-		// The error that matters is why not all were granted; releases go on
-		// behind, on a context of their own.
-		_ = held.Release(context.WithoutCancel(ctx))
+		l.giveBack(held)
 		return nil, err
 	}
 	return held.orderedBy(named), nil
 }
 
+func worthWaiting(err error) bool {
+	return errors.Is(err, ErrHeld) || errors.Is(err, ErrUnavailable)
+}
+
 // tryPrefix tries all keys at once, keeps the longest prefix that was granted
 // and gives the rest back: to hold a later key while waiting for an earlier one
-// is how deadlocks are made. It returns an error only when waiting is no use.
-func (l *Locker) tryPrefix(ctx context.Context, keys []string) (Leases, error) {
+// is how deadlocks are made. Its error is what the key after the prefix met.
+func (l *Locker) tryPrefix(ctx context.Context, keys []string, t terms) (Leases, error) {
 	leases := make(Leases, len(keys))
 	errs := make([]error, len(keys))
 	var tries sync.WaitGroup
 	for i, key := range keys {
-		tries.Go(func() {
-			t := l.settings.terms
-			t.wait = 0
-			leases[i], errs[i] = l.acquire(ctx, key, t)
-		})
+		tries.Go(func() { leases[i], errs[i] = l.acquire(ctx, key, t) })
 	}
 	tries.Wait()
 	prefix := slices.IndexFunc(errs, func(err error) bool { return err != nil })
 	if prefix < 0 {
 		return leases, nil
 	}
-	var rest Leases
-	for _, lease := range leases[prefix:] {
-		if lease != nil {
-			rest = append(rest, lease)
-		}
+	rest := slices.DeleteFunc(slices.Clone(leases[prefix:]), func(lease *Lease) bool { return lease == nil })
+	l.giveBack(rest)
+	return leases[:prefix:prefix], errs[prefix]
+}
+
+// giveBack releases, behind the caller, what was never handed out.
+func (l *Locker) giveBack(leases Leases) {
+	if len(leases) > 0 {
+		l.behind.run(func() { _ = leases.Release(context.Background()) })
 	}
-	_ = rest.Release(context.WithoutCancel(ctx)) // they were never handed out
-	if err := errs[prefix]; ctx.Err() != nil || !errors.Is(err, ErrHeld) && !errors.Is(err, ErrUnavailable) {
-		return leases[:prefix:prefix], err
-	}
-	return leases[:prefix:prefix], nil
 }
 
 func (ls Leases) orderedBy(keys []string) Leases {
@@ -169,20 +167,35 @@ func (l *Locker) AcquireAny(ctx context.Context, keys ...string) (*Lease, error)
 	if len(candidates) == 0 {
 		return nil, &Error{Op: "acquire", Err: optionError("no keys")}
 	}
-	end := time.Now().Add(l.settings.terms.wait)
+	t, end := l.settings.terms.shared()
 	candidates = spread(candidates)
-	t := l.settings.terms
-	t.wait = 0
+	var lease *Lease
+	var err error
 	for _, key := range candidates {
-		lease, err := l.acquire(ctx, key, t)
-		if err == nil || !errors.Is(err, ErrHeld) {
+		lease, err = l.acquire(ctx, key, t.until(end).lookOnce())
+		if err == nil || !errors.Is(err, ErrHeld) || ctx.Err() != nil {
 			return lease, err
 		}
 	}
-	if t.wait = time.Until(end); t.wait <= 0 {
-		return nil, &Error{Op: "acquire", Key: candidates[0], Err: ErrHeld}
+	if t.once || !time.Now().Before(end) {
+		return nil, err
 	}
-	return l.acquireFirst(ctx, candidates, t)
+	return l.acquireFirst(ctx, candidates, t.until(end))
+}
+
+// shared returns the terms of a call of several acquires, and the end of the
+// wait that they share.
+func (t terms) shared() (terms, time.Time) {
+	if t.wait == 0 {
+		t = t.lookOnce()
+	}
+	return t, time.Now().Add(t.wait)
+}
+
+// until returns the terms with what is left of a shared wait.
+func (t terms) until(end time.Time) terms {
+	t.wait = max(time.Until(end), time.Millisecond)
+	return t
 }
 
 // acquireFirst waits for every key, keeps the first grant and lets the others

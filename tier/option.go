@@ -56,6 +56,8 @@ type settings struct {
 type terms struct {
 	ttl     time.Duration
 	wait    time.Duration
+	once    bool          // look once, within wait
+	minTTL  time.Duration // what the authority's speed allows
 	maxHold time.Duration // 0: no bound
 	minHold time.Duration // 0: none
 	holder  string
@@ -101,6 +103,8 @@ func (t *terms) validate() error {
 	switch {
 	case t.ttl < minTTL:
 		return optionError("ttl %v is under %v", t.ttl, minTTL)
+	case t.ttl < t.minTTL:
+		return optionError("ttl %v is under %v, twice the authority's timeout", t.ttl, t.minTTL)
 	case t.ttl > maxTTL:
 		return optionError("ttl %v is above %v", t.ttl, maxTTL)
 	case t.wait < 0:
@@ -117,6 +121,26 @@ func (t *terms) validate() error {
 		return optionError("holder has %d bytes, at most %d are allowed", len(t.holder), maxHolder)
 	}
 	return nil
+}
+
+// with returns the terms of one call.
+func (t terms) with(options []AcquireOption) terms {
+	for _, o := range options {
+		if o != nil {
+			o.applyAcquire(&t)
+		}
+	}
+	return t
+}
+
+// lookOnce returns the terms of a call that does not wait for a holder, and has
+// its answer within a second, or the wait where that is shorter.
+func (t terms) lookOnce() terms {
+	if t.wait == 0 {
+		t.wait = boundWithoutContext
+	}
+	t.once, t.wait = true, min(t.wait, boundWithoutContext)
+	return t
 }
 
 // margin is how long before its expiry a lease counts as lost: twice what the
@@ -158,7 +182,8 @@ func WithDrain(d time.Duration) Option {
 	return lockerOption(func(s *settings) { s.drain = d })
 }
 
-// WithTTL sets how long a lease lasts without renewal: from 500 ms to 24 h.
+// WithTTL sets how long a lease lasts without renewal: from 500 ms, or twice the
+// authority's timeout where that is more, to 24 h.
 // A holder that dies blocks its key for that long. Default: 10 s.
 func WithTTL(d time.Duration) Setting {
 	return setting(func(t *terms) { t.ttl = d })

@@ -249,5 +249,8 @@ func (t *tenure) error(op string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if _, said := errors.AsType[*Error](err); said {
+		return err
+	}
 	return &Error{Op: op, Key: t.key, Level: t.level, Err: err}
 }

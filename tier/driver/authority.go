@@ -157,6 +157,10 @@ type Authority interface {
 	// the row is free or expired.
 	Release(ctx context.Context, r Release) error
 
+	// Timeout is how long one claim may take on the server. No lease is asked
+	// for with a TTL below twice that: it might be used up when it arrives.
+	Timeout() time.Duration
+
 	// Check answers at start-up whether the authority can be relied on.
 	Check(ctx context.Context) error
 

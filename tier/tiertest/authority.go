@@ -216,6 +216,9 @@ func (a *Authority) release(r driver.Release) error {
 	return nil
 }
 
+// Timeout implements driver.Authority.
+func (a *Authority) Timeout() time.Duration { return 100 * time.Millisecond }
+
 // Check implements driver.Authority.
 func (a *Authority) Check(ctx context.Context) error { return a.enter(ctx, "check") }
 

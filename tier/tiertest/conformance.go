@@ -56,6 +56,7 @@ func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
 		{"P9_flaggedMarkIsRespected", checkFlaggedMark},
 		{"P9_tryEverySecondGetsPast", checkStaleMarkByTrying},
 		{"P10_silentAuthority_E8", checkSilentAuthority},
+		{"P10_silentAuthorityForManyKeys", checkSilentAuthorityForMany},
 		{"P10_silentFilter_I3", checkSilentFilter},
 		{"P10_releaseAndClose_A9", checkSilentRelease},
 		{"releaseWakesAWaiter_G9", checkHandOver},

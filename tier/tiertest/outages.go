@@ -102,6 +102,42 @@ func checkSilentAuthority(t *testing.T, c *cluster) {
 	took(t, "a try", start, time.Second)
 }
 
+// checkSilentAuthorityForMany bounds the calls of several keys, also where one
+// of them is held already when the authority falls silent.
+func checkSilentAuthorityForMany(t *testing.T, c *cluster) {
+	l, other := c.locker(t, tier.WithWait(300*time.Millisecond)), c.locker(t)
+	defer l.SilenceAuthority()()
+
+	start := time.Now()
+	if _, err := l.AcquireAll(t.Context(), "a", "b"); !errors.Is(err, tier.ErrUnavailable) {
+		t.Errorf("acquire all: %v, want ErrUnavailable", err)
+	}
+	took(t, "an AcquireAll with a wait of 300ms", start, 300*time.Millisecond)
+
+	start = time.Now()
+	if _, err := l.AcquireAny(t.Context(), "a", "b"); !errors.Is(err, tier.ErrUnavailable) {
+		t.Errorf("acquire any: %v, want ErrUnavailable", err)
+	}
+	took(t, "an AcquireAny with a wait of 300ms", start, 300*time.Millisecond)
+
+	blocker := mustAcquire(t, other, "z")
+	half := c.locker(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	restore := make(chan func(), 1)
+	time.AfterFunc(150*time.Millisecond, func() { restore <- half.SilenceAuthority() })
+	start = time.Now()
+	if _, err := half.AcquireAll(ctx, "y", "z"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("acquire all: %v, want the context's error", err)
+	}
+	took(t, "an AcquireAll with a context of 400ms", start, 400*time.Millisecond)
+	(<-restore)()
+	if err := blocker.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	eventually(t, 3*time.Second, "nothing held", func() bool { return c.Held(t) == 0 })
+}
+
 func checkSilentFilter(t *testing.T, c *cluster) {
 	l := c.locker(t)
 	defer l.SilenceFilter()()
