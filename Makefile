@@ -19,6 +19,7 @@ demo: services build ## the shop under a lock, with its verdict, on private serv
 test: services mysql ## everything, on both engines, with the race detector
 	@deploy/services.sh cc
 	$(RACE) -timeout 5m $(PKG)
+	$(if $(filter ./...,$(PKG)),cd deploy/compose && $(RACE) ./...)
 
 soak: services mysql ## the same tests with full counts, up to an hour
 	@deploy/services.sh cc
@@ -27,6 +28,7 @@ soak: services mysql ## the same tests with full counts, up to an hour
 lint: $(GOLANGCI) ## the linter, a tidy go.mod, and what may import what
 	$(GOLANGCI) run
 	go mod tidy -diff
+	cd deploy/compose && ../../$(GOLANGCI) run && go mod tidy -diff
 	@! git ls-files --cached --others --exclude-standard '*.go' | xargs grep -L '^// SPDX-License-Identifier: Apache-2.0' | grep . || \
 		{ echo 'lint: the files above lack the SPDX line' >&2; exit 1; }
 	@if [ -d tier ]; then \
