@@ -355,3 +355,66 @@ func TestAcquire_flaggedMarkAfterTheGrant(t *testing.T) {
 		r.clean(t)
 	})
 }
+
+// TestAcquire_cancelledAtOverwrite_B1 cancels between the grant and the mark
+// that follows it: the row does not wait for its TTL.
+func TestAcquire_cancelledAtOverwrite_B1(t *testing.T) {
+	for _, arrived := range []bool{false, true} {
+		t.Run(fmt.Sprintf("arrived=%v", arrived), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, tier.WithTTL(time.Hour), tier.WithWait(time.Minute))
+				stale := driver.Mark{Token: driver.NewToken(), TTL: 2 * time.Second}
+				if _, err := r.filter.Join().Mark(t.Context(), namespace+"/k", stale); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				h := onOp("overwrite", func(ctx context.Context, _ call) error {
+					cancel()
+					return ctx.Err()
+				})
+				if arrived {
+					r.calls.on(nil, h)
+				} else {
+					r.calls.on(h, nil)
+				}
+				if lease, err := r.Acquire(ctx, "k"); !errors.Is(err, context.Canceled) || lease != nil {
+					t.Errorf("%v, %v; want the context's error", lease, err)
+				}
+				if r.calls.count("overwrite") != 1 {
+					t.Error("no mark was overwritten: the test tests nothing")
+				}
+				time.Sleep(2 * time.Second) // the stale mark's own time
+				r.clean(t)
+			})
+		})
+	}
+}
+
+// TestAcquire_silentAfterHeld_P10 waits for a holder until the authority falls
+// silent: nobody knows then that the key is held.
+func TestAcquire_silentAfterHeld_P10(t *testing.T) {
+	for name, fail := range map[string]func(*rig){
+		"silent": func(r *rig) { r.authority.Silence() },
+		"down":   func(r *rig) { r.authority.Down() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, tier.WithTTL(time.Hour))
+				held := r.peer(t, tier.WithTTL(time.Hour)).must(t, "k")
+				time.AfterFunc(2*time.Second, func() { fail(r) })
+				_, err := r.Acquire(t.Context(), "k", tier.WithWait(20*time.Second))
+				if !errors.Is(err, tier.ErrUnavailable) || errors.Is(err, tier.ErrHeld) {
+					t.Errorf("%v, want ErrUnavailable and not ErrHeld", err)
+				}
+				var typed *tier.Error
+				if errors.As(err, &typed) && typed.RetryAfter != 0 {
+					t.Errorf("retry after %v, which nobody knows", typed.RetryAfter)
+				}
+				r.authority.Up()
+				if err := held.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
