@@ -280,7 +280,7 @@ func (f *fenceRun) history(t *testing.T, query string) (all []past) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rows.Close() //nolint:errcheck // its error is rows.Err's
+	defer rows.Close()
 	for rows.Next() {
 		var p past
 		if err := rows.Scan(&p.seq, &p.fence, &p.token, &p.seen); err != nil {

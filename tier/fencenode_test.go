@@ -228,7 +228,7 @@ func (w *fenceWorker) write(lease *tier.Lease) {
 		say("unknown")
 		return
 	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it says only that
+	defer tx.Rollback()
 	tenure := lease.Tenure()
 	var seen uint64
 	err = tx.QueryRowContext(ctx, "SELECT fence FROM latest WHERE id = 1 FOR UPDATE").Scan(&seen)
