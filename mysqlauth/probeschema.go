@@ -61,12 +61,29 @@ func (p *probe) columns() error {
 	return err
 }
 
+// version keeps the rule of the package's documentation.
 func (p *probe) version() error {
 	var version sql.NullInt64
 	err := p.s.query(p.timeout, func(rows *sql.Rows) error { return rows.Scan(&version) },
 		"SELECT MAX(version) FROM "+p.tables.version)
-	if err == nil && version.Int64 != schemaVersion {
-		p.found(driver.ClassConfig, adviceSchema, "the schema has version %d, this driver needs %d", version.Int64, schemaVersion)
+	switch {
+	case err != nil || version.Int64 == schemaVersion:
+		return err
+	case version.Int64 < schemaVersion:
+		p.found(driver.ClassConfig, "run EnsureSchema of this release, or its migrations",
+			"the schema has version %d, this driver needs %d", version.Int64, schemaVersion)
+		return nil
+	}
+	readableBy := version
+	err = p.s.query(p.timeout, func(rows *sql.Rows) error { return rows.Scan(&readableBy) },
+		"SELECT MAX(COALESCE(readable_by, version)) FROM "+p.tables.version+" WHERE version > ?", schemaVersion)
+	if errorNumber(err) == 1054 {
+		err = nil // nothing ever said who can read it
+	}
+	if err == nil && readableBy.Int64 > schemaVersion {
+		p.found(driver.ClassConfig, "deploy the release that the schema is for, or one that can read it",
+			"the schema has version %d, this driver needs %d, and only those from %d on can read it",
+			version.Int64, schemaVersion, readableBy.Int64)
 	}
 	return err
 }
