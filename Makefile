@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 DEMO ?= -story # flags of the demo, as in: make demo DEMO='-fault redis-kill'
 PKG  ?= ./...
-RACE := go test -race -count=1
+RACE := go test -race -count=1 -parallel 8 # tests wait for servers more than they compute
 GOLANGCI := bin/golangci-lint
 
 help: ## list the targets

@@ -18,6 +18,10 @@ import (
 // ErrNoKey means that the lease table has no row of that key.
 var ErrNoKey = errors.New("mysqlauth: no such key")
 
+// operatorLimit leaves the server time to say that a row is locked: an operator
+// should not be told "unknown".
+const operatorLimit = 3 * time.Second
+
 // maxPage bounds a page of List.
 const maxPage = 1000
 
@@ -84,7 +88,7 @@ func (a *Authority) ForceRelease(ctx context.Context, key, who string, now bool)
 		statement, args = a.tables.freeNow(), []any{[]byte(key)}
 	}
 	err = a.outside(ctx, "force-release", func(s *session) error {
-		_, err := s.exec(waitLimit, statement, args...)
+		_, err := s.exec(operatorLimit, statement, args...)
 		return err
 	})
 	if err != nil {

@@ -71,6 +71,12 @@ func checkTTL(ttl time.Duration) error {
 	return nil
 }
 
+// renewArgs are those of a renewal.
+func renewArgs(ours []pair, notAfter int64, ttl time.Duration) []any {
+	micros := ttl.Microseconds()
+	return append(pairArgs(ours), notAfter, micros, micros, micros)
+}
+
 func checkClaim(c driver.Claim) error {
 	if err := checkKey(c.Key); err != nil {
 		return err

@@ -92,7 +92,9 @@ func (t *attempt) update(keys []string) (int64, error) {
 func (t *attempt) insert(keys []string) (int64, error) {
 	args := append([]any{t.token[:], t.block, t.holder, t.ttl.Microseconds()}, keyArgs(keys)...)
 	args = append(args, t.notAfter, maxFence-t.block)
-	return t.s.exec(t.timeout, t.tables.insert(len(keys)), args...)
+	// It may wait for the floor or for another's row, which is contention: the
+	// server's answer to that must come before the limit does.
+	return t.s.exec(waitLimit, t.tables.insert(len(keys)), args...)
 }
 
 // learn reads the keys back and answers every call whose row is there. When

@@ -24,7 +24,12 @@ func await[T any](ctx context.Context, a *Authority, op string, answer <-chan T)
 	case got := <-answer:
 		return got, nil
 	case <-ctx.Done():
-		return none, ctx.Err()
+		select {
+		case got := <-answer: // both were ready
+			return got, nil
+		default:
+			return none, ctx.Err()
+		}
 	case <-limit:
 		return none, &driver.Error{Tier: "mysql", Op: op, Class: driver.ClassUnknown, Err: errNoAnswer}
 	case <-a.life.Done():

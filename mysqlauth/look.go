@@ -4,6 +4,8 @@ package mysqlauth
 
 import (
 	"context"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tierlock/tierlock/tier/driver"
@@ -13,6 +15,7 @@ import (
 type lookCall struct {
 	key    string
 	answer chan lookAnswer
+	left   atomic.Bool // nobody waits for the answer
 }
 
 type lookAnswer struct {
@@ -25,6 +28,7 @@ func newLooks(a *Authority) *lane[*lookCall] {
 		from:  a.sessions,
 		limit: func([]*lookCall) time.Duration { return a.timeout },
 		pick: func(queue []*lookCall) (batch, rest []*lookCall) {
+			queue = slices.DeleteFunc(queue, func(c *lookCall) bool { return c.left.Load() })
 			n := min(len(queue), maxBatch)
 			return queue[:n:n], queue[n:]
 		},
@@ -51,6 +55,7 @@ func (a *Authority) Look(ctx context.Context, key string) (driver.Row, error) {
 	a.looks.add(call)
 	got, err := await(ctx, a, "look", call.answer)
 	if err != nil {
+		call.left.Store(true)
 		return driver.Row{}, err
 	}
 	return got.row, got.err

@@ -40,7 +40,7 @@ func TestStatements_readOnlyTheirRows(t *testing.T) {
 			}{
 				"claim":    {a.tables.claim(n), append(keyArgs(some), uint64(maxFence), int64(1)<<60, 1, token[:], []byte{}, 1)},
 				"read":     {a.tables.read(n), keyArgs(some)},
-				"renew":    {a.tables.renew(n), append(pairArgs(pairs), int64(1)<<60, time.Hour.Microseconds())},
+				"renew":    {a.tables.renew(n), renewArgs(pairs, int64(1)<<60, time.Hour)},
 				"release":  {a.tables.release(n), append(pairArgs(pairs), 1)},
 				"settle":   {a.tables.settle(n), pairArgs(pairs)},
 				"alone":    {a.tables.releaseWaiting(), []any{[]byte(some[0]), token[:]}},

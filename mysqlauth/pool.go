@@ -11,6 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
+const dialLimit = 5 * time.Second
+
 // openPool parses the DSN and makes the pool. Its errors say nothing of what
 // the DSN holds: a misplaced sign makes a password look like a host.
 func openPool(dsn string, o options) (*sql.DB, error) {
@@ -29,8 +31,9 @@ func openPool(dsn string, o options) (*sql.DB, error) {
 		return nil, fmt.Errorf("%w: charset: %w", ErrOption, err)
 	}
 	// The limits of statements are ours and bound everything; a shorter one
-	// would cut off those that may wait.
-	cfg.ReadTimeout, cfg.WriteTimeout, cfg.Timeout = 0, 0, 0
+	// would cut off those that may wait. Only the pool dials on its own account,
+	// without a limit of ours.
+	cfg.ReadTimeout, cfg.WriteTimeout, cfg.Timeout = 0, 0, dialLimit
 	// A refusal of a read-only server is to be seen, not repeated elsewhere.
 	cfg.RejectReadOnly = false
 	cfg.MultiStatements = false

@@ -11,16 +11,14 @@ import (
 )
 
 // releaseCall is a release on its way: through the lane, and again after a
-// failure, until it has an answer or the lease has surely expired. It runs
-// detached from its caller.
+// failure, until the server has answered. It runs detached from its caller.
 type releaseCall struct {
 	driver.Release
 	part   uint64 // of a halved batch
 	debt   *debt
 	answer chan error
-	// maybe says that an attempt of unknown outcome may have freed the row.
+	// maybe says that a statement of unknown outcome may have freed the row.
 	maybe bool
-	last  error // of the last failed attempt
 }
 
 const (
@@ -28,10 +26,9 @@ const (
 	retryRelease = 250 * time.Millisecond
 	// waitLimit bounds a statement that may wait a second for a row.
 	waitLimit = 1500 * time.Millisecond
-	// sureAfter is how long after its local expiry a lease has surely expired
-	// on the server: a grant counts from its sending, and the server may have
-	// executed it as late as its limit.
-	sureAfter = 2 * time.Second
+	// retryExpired is that pause when the lease should have expired: a renewal
+	// of unknown outcome may have moved its expiry, so only the server can say.
+	retryExpired = 5 * time.Second
 )
 
 // releaseKind is what the releases of one statement have in common; one with
@@ -109,10 +106,11 @@ func (a *Authority) runReleases(s *session, batch []*releaseCall) {
 	})
 	switch {
 	case err != nil && answered(err) && len(batch) > 1:
-		a.halveReleases(batch, err)
+		a.halveReleases(batch)
 		return
 	case err != nil:
 		for _, c := range batch {
+			c.maybe = c.maybe || !proves(err)
 			a.releaseLater(c, err)
 		}
 		return
@@ -166,10 +164,9 @@ func (a *Authority) releaseStatement(batch []*releaseCall, mark uint64) (string,
 }
 
 // halveReleases repeats a batch in two parts: one row may be why it failed.
-func (a *Authority) halveReleases(batch []*releaseCall, err error) {
+func (a *Authority) halveReleases(batch []*releaseCall) {
 	first, second := a.part.Add(1), a.part.Add(1)
 	for i, c := range batch {
-		c.failed(err)
 		c.part = first
 		if i >= len(batch)/2 {
 			c.part = second

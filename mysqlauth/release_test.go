@@ -44,7 +44,7 @@ func TestPairs_matchEachKeyWithItsOwnToken_C1(t *testing.T) {
 		if err := admin.QueryRowContext(t.Context(), until).Scan(&before); err != nil {
 			t.Fatal(err)
 		}
-		mustExec(t, admin, a.tables.renew(3), append(pairArgs(ours), int64(1)<<60, time.Hour.Microseconds())...)
+		mustExec(t, admin, a.tables.renew(3), renewArgs(ours, int64(1)<<60, time.Hour)...)
 		if err := admin.QueryRowContext(t.Context(), until).Scan(&after); err != nil || before != after {
 			t.Errorf("renewed a successor's row: %s to %s, %v", before, after, err)
 		}

@@ -8,24 +8,24 @@ import (
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
-// releaseLater tries again after a failed attempt, until the lease has surely
-// expired.
+// releaseLater tries again after a failed attempt, until the server answers.
 func (a *Authority) releaseLater(c *releaseCall, err error) {
-	c.failed(err)
-	if c.expired() || a.life.Err() != nil {
-		c.end(c.last)
+	if a.life.Err() != nil {
+		c.giveUp(unknownUnlessProved("release", err))
 		return
 	}
-	time.AfterFunc(retryRelease, func() { a.releases.add(c) })
+	time.AfterFunc(c.pause(), func() { a.releases.add(c) })
 }
 
-// expired reports that the lease has surely expired on the server.
-func (c *releaseCall) expired() bool { return time.Now().After(c.Until.Add(sureAfter)) }
-
-func (c *releaseCall) failed(err error) {
-	c.maybe = c.maybe || !proves(err)
-	c.last = unknownUnlessProved("release", err)
+func (c *releaseCall) pause() time.Duration {
+	if time.Now().After(c.Until) {
+		return retryExpired
+	}
+	return retryRelease
 }
+
+// giveUp answers without having freed the key: Close names it.
+func (c *releaseCall) giveUp(err error) { c.answer <- err }
 
 func unknownUnlessProved(op string, err error) error {
 	if proves(err) {
@@ -40,24 +40,18 @@ func (a *Authority) releaseAlone(c *releaseCall) {
 	a.running.Go(func() {
 		for {
 			freed, r, err := a.releaseWaiting(c)
-			switch {
-			case err != nil:
-				c.failed(err)
-			case freed:
-				c.end(nil)
-				return
-			default:
+			if err == nil {
+				if freed {
+					c.end(nil)
+					return
+				}
 				if loss := lossOf(r, c.Key, c.Token); loss != nil {
 					c.lost(loss)
 					return
 				}
 			}
-			switch {
-			case pause(a.life, retryRelease) != nil:
-				c.end(classify("release", ErrClosed))
-				return
-			case c.expired() && c.last != nil:
-				c.end(c.last)
+			if pause(a.life, c.pause()) != nil {
+				c.giveUp(classify("release", ErrClosed))
 				return
 			}
 		}
@@ -72,8 +66,12 @@ func (a *Authority) releaseWaiting(c *releaseCall) (freed bool, r reading, err e
 	defer a.sessions.giveBackBorrowed(s)
 	statement, args := c.waitingStatement(a.tables)
 	affected, err := s.exec(waitLimit, statement, args...)
-	if err != nil || affected == 1 {
-		return affected == 1, r, err
+	if err != nil {
+		c.maybe = c.maybe || !proves(err)
+		return false, r, err
+	}
+	if affected == 1 {
+		return true, r, nil
 	}
 	r, err = s.read(a.timeout, []string{c.Key})
 	return false, r, err

@@ -32,12 +32,15 @@ type renewals struct {
 // minRenewLimit is the least time a renewal has on the server.
 const minRenewLimit = 100 * time.Millisecond
 
-func renewLimit(batch []*renewCall) time.Duration {
+// renewLimit is a sixth of the least TTL, and no more than any other statement
+// has: all renewals of a process share one lane, and one silent connection
+// would hold up those with a short TTL for a sixth of the longest.
+func (a *Authority) renewLimit(batch []*renewCall) time.Duration {
 	least := batch[0].TTL
 	for _, c := range batch {
 		least = min(least, c.TTL)
 	}
-	return max(least/6, minRenewLimit)
+	return min(max(least/6, minRenewLimit), a.timeout)
 }
 
 func newRenews(a *Authority) *lane[*renewCall] {
@@ -47,7 +50,7 @@ func newRenews(a *Authority) *lane[*renewCall] {
 	}
 	l := &lane[*renewCall]{
 		from:  a.sessions,
-		limit: renewLimit,
+		limit: a.renewLimit,
 		pick: pickBy(
 			func(c *renewCall) kind { return kind{c.TTL, c.part} },
 			func(c *renewCall) string { return c.Key },
@@ -140,7 +143,7 @@ func (c *renewCall) tooLate() bool {
 var errNotSent = errors.New("not sent, the lease has expired by the local clock")
 
 func (a *Authority) runRenews(s *session, batch []*renewCall) {
-	limit := renewLimit(batch)
+	limit := a.renewLimit(batch)
 	ttl := batch[0].TTL
 	ours := make([]pair, len(batch))
 	keys := make([]string, len(batch))
@@ -150,7 +153,7 @@ func (a *Authority) runRenews(s *session, batch []*renewCall) {
 	var sent time.Time
 	err := s.again(&a.retried, func() error {
 		sent = time.Now()
-		args := append(pairArgs(ours), s.clock.at(sent)+limit.Microseconds(), ttl.Microseconds())
+		args := renewArgs(ours, s.clock.at(sent)+limit.Microseconds(), ttl)
 		_, err := s.exec(limit, a.tables.renew(len(ours)), args...)
 		return err
 	})

@@ -331,7 +331,8 @@ func TestEnsureSchema_mends(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {
 		admin := openAdmin(t, d)
 		a := open(t, d.DSN(), WithTimeout(busyLimit))
-		for _, statement := range []string{"DROP TABLE canary", "DELETE FROM floor", "DELETE FROM schema_version", "DROP TABLE floor", "DROP TABLE lease"} {
+		mustExec(t, admin, "UPDATE floor SET fence = 77")
+		for _, statement := range []string{"DROP TABLE canary", "DELETE FROM schema_version", "DROP TABLE lease", "DELETE FROM floor", "DROP TABLE floor"} {
 			mustClaim(t, a, claimOf("ns/"+statement))
 			mustExec(t, admin, statement)
 			if err := EnsureSchema(t.Context(), admin); err != nil {
@@ -342,6 +343,14 @@ func TestEnsureSchema_mends(t *testing.T) {
 			}
 			if isHeld(t, admin, "ns/"+statement) != (statement != "DROP TABLE lease") {
 				t.Errorf("after %s: what was held is not, or the reverse", statement)
+			}
+			want := 77
+			if strings.HasSuffix(statement, "floor") {
+				want = 0
+			}
+			var fence int
+			if err := admin.QueryRowContext(t.Context(), "SELECT fence FROM floor").Scan(&fence); err != nil || fence != want {
+				t.Errorf("after %s: the floor is %d, want %d, %v", statement, fence, want, err)
 			}
 		}
 	})

@@ -106,12 +106,16 @@ func (t tables) read(n int) string {
 }
 
 // renew never takes time away: a renewal that waited on the server for a table
-// lock has its beginning for its time, and may come after a younger one.
+// lock has its beginning for its time, and may come after a younger one, but
+// not by seconds. A date further ahead is what a clock left that was set back
+// since; kept, it would block the key for as long.
 //
-// Args: n keys, n pairs, not_after; TTL in microseconds.
+// Args: n keys, n pairs, not_after; TTL in microseconds three times.
 func (t tables) renew(n int) string {
 	return t.neverWaiting(pairs(n)+" AND expires_at > UTC_TIMESTAMP(6) AND "+serverNow+" < ?",
-		"l.expires_at = GREATEST(l.expires_at, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)")
+		"l.expires_at = IF(l.expires_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND + INTERVAL 5 SECOND,"+
+			" UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,"+
+			" GREATEST(l.expires_at, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND))")
 }
 
 // free is what it means to release: NULL is free, and the date is no date in

@@ -74,14 +74,19 @@ func (w *sweepStep) remove() (removed int, err error) {
 	if len(w.free) == 0 {
 		return 0, nil
 	}
-	if _, err := w.s.exec(w.limit, "START TRANSACTION"); err != nil {
-		return 0, err
-	}
 	defer func() {
 		if err != nil {
 			w.s.bad = true // the server rolls back when the connection ends
 		}
 	}()
+	// A process that vanishes here would hold the floor, and with it every key
+	// never seen before, for the server's wait_timeout: eight hours by default.
+	if _, err := w.s.exec(w.limit, "SET SESSION wait_timeout = 2"); err != nil {
+		return 0, err
+	}
+	if _, err := w.s.exec(w.limit, "START TRANSACTION"); err != nil {
+		return 0, err
+	}
 	tables := w.s.from.tables
 	var keys []string
 	var highest uint64
@@ -105,7 +110,10 @@ func (w *sweepStep) remove() (removed int, err error) {
 			return 0, err
 		}
 	}
-	_, err = w.s.exec(w.limit, "COMMIT")
+	if _, err = w.s.exec(w.limit, "COMMIT"); err != nil {
+		return removed, err
+	}
+	_, err = w.s.exec(w.limit, "SET SESSION wait_timeout = DEFAULT")
 	return removed, err
 }
 
