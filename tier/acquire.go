@@ -77,9 +77,10 @@ type attempt struct {
 	marked   bool // our mark stood when the filter last answered: we are next in line
 	mayStand bool // a mark of ours may stand: it has to be cleared in the end
 
-	met      obstacle // what the last step met
-	failures int      // faults of the authority in a row
-	look     bool     // read before the next claim: the last one was refused
+	met      obstacle  // what the last step met
+	failures int       // faults of the authority in a row
+	asked    time.Time // since when the authority owes an answer; zero when it does not
+	look     bool      // read before the next claim: the last one was refused
 
 	wake <-chan struct{} // nil until we wait for messages
 	poll poll
@@ -155,6 +156,7 @@ func (a *attempt) step(ctx context.Context) (*Lease, error) {
 	if ctx.Err() != nil {
 		return nil, a.ended(ctx)
 	}
+	a.asked = time.Now()
 	if a.look {
 		row, err := l.authority.Look(ctx, a.full)
 		if err != nil {
@@ -175,6 +177,7 @@ func (a *attempt) step(ctx context.Context) (*Lease, error) {
 	if err != nil {
 		return nil, a.fault(ctx, err)
 	}
+	a.asked = time.Time{}
 	return a.granted(ctx, grant, pass)
 }
 
@@ -187,7 +190,7 @@ func (a *attempt) granted(ctx context.Context, g driver.Grant, pass passage) (*L
 		state, err := l.filter.Overwrite(ctx, a.full, a.mark)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			l.releaseBehind(a.full, g)
+			l.releaseBehind(driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
 			return nil, a.ended(ctx)
 		case err != nil:
 			l.filterIn.failed(err)
@@ -195,13 +198,13 @@ func (a *attempt) granted(ctx context.Context, g driver.Grant, pass passage) (*L
 			a.marked = true
 		default:
 			a.mayStand = false
-			l.releaseBehind(a.full, g)
+			l.releaseBehind(driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
 			a.markedByOther(state)
 			return nil, nil
 		}
 	}
 	if deadline := g.Until.Add(-a.terms.margin()); !time.Now().Before(deadline) {
-		l.releaseBehind(a.full, g)
+		l.releaseBehind(driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
 		return nil, a.fault(ctx, errLateGrant)
 	}
 	level := LevelAuthority
@@ -212,12 +215,21 @@ func (a *attempt) granted(ctx context.Context, g driver.Grant, pass passage) (*L
 	a.turn.report(nil)
 	tenure := newTenure(a, g, level)
 	if tenure == nil {
-		l.releaseBehind(a.full, g)
+		l.releaseBehind(driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
 		return nil, ErrClosed
 	}
 	l.log.Debug("lease granted", zap.String("key", l.shown(a.key)), zap.Stringer("level", level), zap.Uint64("fence", g.Fence))
 	return &Lease{tenure: tenure}, nil
 }
+
+// silent reports that the authority has owed an answer for longer than one that
+// is well takes: a fifth of its timeout.
+func (a *attempt) silent() bool {
+	return !a.asked.IsZero() && time.Since(a.asked) >= a.locker.authority.Timeout()/5
+}
+
+// errNoAnswer is all that is known when the wait ends before the first answer.
+var errNoAnswer = errors.New("no answer within the wait")
 
 var errLateGrant = errors.New("the grant arrived with its time used up")
 
@@ -235,6 +247,7 @@ func (a *attempt) giveUp() {
 // refused notes that the authority has another holder, or a busy row.
 func (a *attempt) refused(r *driver.Refusal) {
 	a.failures = 0
+	a.asked = time.Time{}
 	a.look = true
 	a.turn.report(nil)
 	left := r.Left
@@ -247,6 +260,9 @@ func (a *attempt) refused(r *driver.Refusal) {
 // fault decides what an error of the authority means for this acquire: the end
 // of it, or nil for another try after a moment.
 func (a *attempt) fault(ctx context.Context, err error) error {
+	if errors.Is(err, ErrClosed) {
+		return ErrClosed
+	}
 	class := driver.ClassOf(err)
 	if ctx.Err() != nil {
 		if a.met.fault == nil && class != driver.ClassCaller && class != driver.ClassContention {
@@ -269,6 +285,10 @@ func (a *attempt) fault(ctx context.Context, err error) error {
 
 // ended says why the wait ended: the caller's doing, the locker's, or time.
 func (a *attempt) ended(ctx context.Context) error {
+	if a.met.fault == nil && a.silent() {
+		a.met.fault = errNoAnswer
+		a.turn.report(errNoAnswer)
+	}
 	obstacle := a.met.err()
 	switch {
 	case a.caller.Err() != nil:
@@ -276,7 +296,7 @@ func (a *attempt) ended(ctx context.Context) error {
 	case errors.Is(context.Cause(ctx), ErrClosed):
 		return ErrClosed
 	case obstacle == nil:
-		return fmt.Errorf("%w: no answer within the wait", ErrUnavailable)
+		return fmt.Errorf("%w: %w", ErrUnavailable, errNoAnswer)
 	}
 	return obstacle
 }

@@ -185,6 +185,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	err := l.locker.authority.Release(ctx, driver.Release{Key: l.full, Token: l.grant.Token, Until: until, MinHold: l.terms.minHold})
 	l.turn.ending()
 	l.mu.Lock()
+	l.marks.keep = err == nil
 	l.finishMark()
 	l.unlock()
 	if loss, ok := errors.AsType[*driver.Loss](err); ok {

@@ -90,7 +90,9 @@ func (l *Locker) Check(ctx context.Context) error {
 //
 // Errors, all in an [*Error]: [ErrHeld] when the wait ended; [ErrUnavailable]
 // when the authority did not answer; [ErrClosed]; [ErrKey]; [ErrOption]; the
-// context's error when ctx ended. After any error nothing is held: what a
+// context's error when ctx ended. A ctx that carries a lease of the key returns
+// another handle on it at once, on the terms it has. After any error nothing is
+// held: what a
 // request still on its way might be granted is freed within a second.
 func (l *Locker) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
 	return l.acquire(ctx, key, l.settings.terms.with(options))
@@ -182,13 +184,13 @@ func (l *Locker) fullKey(key string) (string, error) {
 	return l.settings.namespace + "/" + key, nil
 }
 
-// releaseBehind frees a grant that nobody will ever hold.
-func (l *Locker) releaseBehind(full string, g driver.Grant) {
+// releaseBehind frees what nobody will ever hold.
+func (l *Locker) releaseBehind(r driver.Release) {
 	l.behind.run(func() {
-		ctx, cancel := context.WithDeadline(context.Background(), g.Until.Add(time.Second))
+		ctx, cancel := context.WithDeadline(context.Background(), r.Until.Add(time.Second))
 		defer cancel()
 		// Either answer will do: freed, or not ours any more.
-		_ = l.authority.Release(ctx, driver.Release{Key: full, Token: g.Token, Until: g.Until})
+		_ = l.authority.Release(ctx, r)
 	})
 }
 

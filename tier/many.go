@@ -85,6 +85,7 @@ func (l *Locker) AcquireAll(ctx context.Context, keys ...string) (Leases, error)
 
 	// Nobody may want them: ask for all at once, and keep what is a prefix.
 	held, err := l.tryPrefix(ctx, sorted, t.until(end).lookOnce())
+	refusal := err
 	if worthWaiting(err) && !t.once && ctx.Err() == nil && time.Now().Before(end) {
 		err = nil
 	}
@@ -97,11 +98,32 @@ func (l *Locker) AcquireAll(ctx context.Context, keys ...string) (Leases, error)
 			held = append(held, lease)
 		}
 	}
-	if err != nil {
+	if err == nil {
+		err = held.firstLost() // one may have ended while the next was waited for
+	}
+	if err = outOfTime(err, refusal); err != nil {
 		l.giveBack(held)
 		return nil, err
 	}
 	return held.orderedBy(named), nil
+}
+
+func (ls Leases) firstLost() error {
+	for _, lease := range ls {
+		if err := lease.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// outOfTime prefers an earlier refusal to the news that the shared wait ended
+// before the last server's answer: contention is no outage.
+func outOfTime(err, refusal error) error {
+	if errors.Is(err, errNoAnswer) && errors.Is(refusal, ErrHeld) {
+		return refusal
+	}
+	return err
 }
 
 func worthWaiting(err error) bool {
@@ -128,10 +150,15 @@ func (l *Locker) tryPrefix(ctx context.Context, keys []string, t terms) (Leases,
 	return leases[:prefix:prefix], errs[prefix]
 }
 
-// giveBack releases, behind the caller, what was never handed out.
+// giveBack releases, behind the caller, what was never handed out. A handle on
+// a tenure that the caller holds besides goes at once: the answer belongs to
+// the release of the caller's own.
 func (l *Locker) giveBack(leases Leases) {
-	if len(leases) > 0 {
-		l.behind.run(func() { _ = leases.Release(context.Background()) })
+	for _, lease := range leases {
+		if !lease.released.Swap(true) && !lease.leaveEarly() {
+			lease.released.Store(false)
+			l.behind.run(func() { _ = lease.Release(context.Background()) })
+		}
 	}
 }
 
@@ -169,18 +196,22 @@ func (l *Locker) AcquireAny(ctx context.Context, keys ...string) (*Lease, error)
 	}
 	t, end := l.settings.terms.shared()
 	candidates = spread(candidates)
-	var lease *Lease
-	var err error
+	var refusal error
 	for _, key := range candidates {
-		lease, err = l.acquire(ctx, key, t.until(end).lookOnce())
-		if err == nil || !errors.Is(err, ErrHeld) || ctx.Err() != nil {
-			return lease, err
+		lease, err := l.acquire(ctx, key, t.until(end).lookOnce())
+		if err = outOfTime(err, refusal); err == nil {
+			return lease, nil
 		}
+		if !errors.Is(err, ErrHeld) || ctx.Err() != nil {
+			return nil, err
+		}
+		refusal = err
 	}
 	if t.once || !time.Now().Before(end) {
-		return nil, err
+		return nil, refusal
 	}
-	return l.acquireFirst(ctx, candidates, t.until(end))
+	lease, err := l.acquireFirst(ctx, candidates, t.until(end))
+	return lease, outOfTime(err, refusal)
 }
 
 // shared returns the terms of a call of several acquires, and the end of the

@@ -13,6 +13,7 @@ import (
 // after its last. The fields are under the tenure's mutex.
 type markWriter struct {
 	refreshing bool // a renewal is writing the mark
+	keep       bool // the release was answered: MinHold keeps the row
 	last       bool // its last write is due or done: nothing else may write it
 }
 
@@ -47,7 +48,7 @@ func (t *tenure) finishMark() {
 		return
 	}
 	var keep time.Duration
-	if t.state == tenureEnding && t.terms.minHold > 0 {
+	if t.marks.keep && t.terms.minHold > 0 {
 		keep = time.Until(t.granted.Add(t.terms.minHold))
 	}
 	t.locker.behind.run(func() {

@@ -57,8 +57,11 @@ func (r *readiness) join(l *Locker) *check {
 		ctx, cancel := context.WithTimeout(l.closing, checkLimit)
 		defer cancel()
 		c.err = l.authority.Check(ctx)
-		if c.err == nil {
+		switch {
+		case c.err == nil:
 			r.yes.Store(true)
+		case l.closing.Err() != nil:
+			c.err = ErrClosed
 		}
 		r.mu.Lock()
 		r.asking = nil

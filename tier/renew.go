@@ -257,9 +257,9 @@ func (t *tenure) renewed(answer driver.Renewed) error {
 }
 
 // releaseLate frees a row that a renewal extended although its tenure had
-// ended: nobody will use it, so nobody shall wait for it.
+// ended: nobody will use it, so nobody shall wait for it longer than MinHold.
 func (l *Locker) releaseLate(t *tenure, until time.Time) {
-	l.releaseBehind(t.full, driver.Grant{Token: t.grant.Token, Until: until})
+	l.releaseBehind(driver.Release{Key: t.full, Token: t.grant.Token, Until: until, MinHold: t.terms.minHold})
 }
 
 // nextRenewal is when to ask again after an answer.

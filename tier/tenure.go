@@ -228,6 +228,17 @@ func (t *tenure) end(loss *driver.Loss) {
 	t.lose(fmt.Errorf("%w: %w", ErrLost, loss))
 }
 
+// leaveEarly takes one handle back if it is not the last, which needs no server.
+func (t *tenure) leaveEarly() bool {
+	t.mu.Lock()
+	defer t.unlock()
+	if t.handles < 2 {
+		return false
+	}
+	t.handles--
+	return true
+}
+
 // leave takes one handle back. It reports whether it was the last and, when the
 // server has said already that there is nothing to release, its answer.
 func (t *tenure) leave() (last bool, loss *driver.Loss) {
