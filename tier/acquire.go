@@ -5,7 +5,6 @@ package tier
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,8 +34,8 @@ func (l *Locker) acquire(ctx context.Context, key string, t terms) (*Lease, erro
 	if t.wait == 0 {
 		t = t.lookOnce()
 	}
-	if lease := l.reenter(ctx, full); lease != nil {
-		return lease, nil
+	if lease, err := l.reenter(ctx, full, t); lease != nil || err != nil {
+		return lease, err
 	}
 	a := &attempt{
 		locker: l, caller: ctx, key: key, full: full, terms: t,
@@ -142,9 +141,11 @@ func (a *attempt) ahead(ctx context.Context) (*Lease, error) {
 // acquire, or neither: then met says what was in the way.
 func (a *attempt) step(ctx context.Context) (*Lease, error) {
 	l := a.locker
+	a.asked = time.Now()
 	if err := l.ready.check(ctx, l); err != nil {
 		return nil, a.fault(ctx, err)
 	}
+	a.asked = time.Time{}
 	pass := a.askFilter(ctx)
 	switch pass {
 	case passRefused:
@@ -190,7 +191,7 @@ func (a *attempt) granted(ctx context.Context, g driver.Grant, pass passage) (*L
 		state, err := l.filter.Overwrite(ctx, a.full, a.mark)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			l.releaseBehind(driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
+			a.giveBack(g)
 			return nil, a.ended(ctx)
 		case err != nil:
 			l.filterIn.failed(err)
@@ -198,13 +199,13 @@ func (a *attempt) granted(ctx context.Context, g driver.Grant, pass passage) (*L
 			a.marked = true
 		default:
 			a.mayStand = false
-			l.releaseBehind(driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
+			a.giveBack(g)
 			a.markedByOther(state)
 			return nil, nil
 		}
 	}
 	if deadline := g.Until.Add(-a.terms.margin()); !time.Now().Before(deadline) {
-		l.releaseBehind(driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
+		a.giveBack(g)
 		return nil, a.fault(ctx, errLateGrant)
 	}
 	level := LevelAuthority
@@ -215,23 +216,17 @@ func (a *attempt) granted(ctx context.Context, g driver.Grant, pass passage) (*L
 	a.turn.report(nil)
 	tenure := newTenure(a, g, level)
 	if tenure == nil {
-		l.releaseBehind(driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
+		a.giveBack(g)
 		return nil, ErrClosed
 	}
 	l.log.Debug("lease granted", zap.String("key", l.shown(a.key)), zap.Stringer("level", level), zap.Uint64("fence", g.Fence))
 	return &Lease{tenure: tenure}, nil
 }
 
-// silent reports that the authority has owed an answer for longer than one that
-// is well takes: a fifth of its timeout.
-func (a *attempt) silent() bool {
-	return !a.asked.IsZero() && time.Since(a.asked) >= a.locker.authority.Timeout()/5
+// giveBack frees a grant that becomes no lease.
+func (a *attempt) giveBack(g driver.Grant) {
+	a.locker.releaseBehind(driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
 }
-
-// errNoAnswer is all that is known when the wait ends before the first answer.
-var errNoAnswer = errors.New("no answer within the wait")
-
-var errLateGrant = errors.New("the grant arrived with its time used up")
 
 // giveUp takes our mark away, if we may have one, and lets the next of this
 // process go ahead.
@@ -242,69 +237,4 @@ func (a *attempt) giveUp() {
 	}
 	a.turn.ending()
 	a.locker.behind.run(func() { a.locker.clearAndLeave(a.full, a.mark.Token, a.turn) })
-}
-
-// refused notes that the authority has another holder, or a busy row.
-func (a *attempt) refused(r *driver.Refusal) {
-	a.failures = 0
-	a.asked = time.Time{}
-	a.look = true
-	a.turn.report(nil)
-	left := r.Left
-	if r.Busy {
-		left = busyRetry()
-	}
-	a.met = obstacle{left: left, refusal: fmt.Errorf("%w: mysql: %w", ErrHeld, r)}
-}
-
-// fault decides what an error of the authority means for this acquire: the end
-// of it, or nil for another try after a moment.
-func (a *attempt) fault(ctx context.Context, err error) error {
-	if errors.Is(err, ErrClosed) {
-		return ErrClosed
-	}
-	class := driver.ClassOf(err)
-	if ctx.Err() != nil {
-		if a.met.fault == nil && class != driver.ClassCaller && class != driver.ClassContention {
-			a.met.fault = err
-		}
-		return a.ended(ctx)
-	}
-	if class == driver.ClassContention {
-		a.refused(&driver.Refusal{Busy: true})
-		return nil
-	}
-	a.met = obstacle{left: faultRetry(), refusal: a.met.refusal, fault: err}
-	a.turn.report(err)
-	a.failures++
-	if class == driver.ClassConfig || a.failures > retries {
-		return a.met.err()
-	}
-	return nil
-}
-
-// ended says why the wait ended: the caller's doing, the locker's, or time.
-func (a *attempt) ended(ctx context.Context) error {
-	if a.met.fault == nil && a.silent() {
-		a.met.fault = errNoAnswer
-		a.turn.report(errNoAnswer)
-	}
-	obstacle := a.met.err()
-	switch {
-	case a.caller.Err() != nil:
-		return errors.Join(a.caller.Err(), obstacle)
-	case errors.Is(context.Cause(ctx), ErrClosed):
-		return ErrClosed
-	case obstacle == nil:
-		return fmt.Errorf("%w: %w", ErrUnavailable, errNoAnswer)
-	}
-	return obstacle
-}
-
-// retryAfter is how long contention lasts by the last refusal's word.
-func (a *attempt) retryAfter() time.Duration {
-	if a.met.fault != nil || a.met.refusal == nil {
-		return 0
-	}
-	return a.met.left
 }

@@ -318,3 +318,24 @@ func TestClose_grantUnderWay(t *testing.T) {
 }
 
 var _ driver.Authority = watchedAuthority{}
+
+// After Close the servers are not asked: the drivers are closed, and the lease
+// was left to expire.
+func TestRelease_afterClose_sendsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newOpenRig(t, tiertest.NewFilter(), tiertest.NewAuthority())
+		lease := r.must(t, "k")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := r.Close(ctx); err == nil {
+			t.Error("Close left a lease and answered nil")
+		}
+		before := r.calls.total()
+		if err := lease.Release(t.Context()); !errors.Is(err, tier.ErrClosed) {
+			t.Errorf("release: %v, want ErrClosed", err)
+		}
+		if n := r.calls.total() - before; n != 0 {
+			t.Errorf("%d calls of closed drivers", n)
+		}
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tierlock/tierlock/tier"
@@ -190,39 +191,51 @@ func TestAcquire_slowStartUpCheck(t *testing.T) {
 	t.Error("a check of 1.2 s never completes for who only tries")
 }
 
-// TestClose_waitsForReleaseOfALostLease: a lost lease is being released while Close runs.
+// TestClose_waitsForReleaseOfALostLease: a lost lease is being released while
+// Close runs, which must not close the filter under it.
 func TestClose_waitsForReleaseOfALostLease(t *testing.T) {
-	r := newOpenRig(t, tiertest.NewFilter(), tiertest.NewAuthority(), tier.WithTTL(600*time.Millisecond))
-	lease := r.must(t, "k")
-	in, out := make(chan struct{}), make(chan struct{})
-	r.calls.on(func(ctx context.Context, c call) error {
-		switch c.op {
-		case "renew":
-			return fault("renew", driver.ClassDown)
-		case "release":
-			close(in)
-			<-out
+	synctest.Test(t, func(t *testing.T) {
+		r := newOpenRig(t, tiertest.NewFilter(), tiertest.NewAuthority(), tier.WithTTL(600*time.Millisecond))
+		lease := r.must(t, "k")
+		answer := make(chan struct{})
+		r.calls.on(func(ctx context.Context, c call) error {
+			switch c.op {
+			case "renew":
+				return fault("renew", driver.ClassDown)
+			case "release":
+				<-answer
+			}
+			return nil
+		}, nil)
+		<-lease.Done()
+		synctest.Wait() // the mark is cleared, once
+		before := r.calls.count("clear")
+		released, closed := make(chan error, 1), make(chan error, 1)
+		go func() { released <- lease.Release(context.Background()) }()
+		synctest.Wait()
+		go func() { closed <- r.Close(context.Background()) }()
+		synctest.Wait()
+		select {
+		case err := <-closed:
+			t.Errorf("Close did not wait for the release under way: %v", err)
+		default:
 		}
-		return nil
-	}, nil)
-	<-lease.Done()
-	done := make(chan error, 1)
-	go func() { done <- lease.Release(context.Background()) }()
-	<-in
-	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
-	defer cancel()
-	start := time.Now()
-	err := r.Close(ctx)
-	n := r.calls.count("clear")
-	t.Logf("close: %v after %v", err, time.Since(start))
-	close(out)
-	if err := <-done; !errors.Is(err, tier.ErrLost) {
-		t.Errorf("release: %v", err)
-	}
-	time.Sleep(50 * time.Millisecond)
-	if m := r.calls.count("clear"); m > n && err == nil {
-		t.Errorf("Close returned nil with a Release under way; the filter was called %d times after it was closed", m-n)
-	}
+		close(answer)
+		if err := <-released; err != nil && !errors.Is(err, tier.ErrLost) {
+			t.Errorf("release: %v", err)
+		}
+		if err := <-closed; err != nil {
+			t.Errorf("close: %v", err)
+		}
+		n := r.calls.count("clear")
+		if n != before+1 {
+			t.Errorf("the mark was cleared %d times by the release, want once: those who woke before may have found the row held", n-before)
+		}
+		time.Sleep(5 * time.Second)
+		if m := r.calls.count("clear"); m > n {
+			t.Errorf("the filter was called %d times after it was closed", m-n)
+		}
+	})
 }
 
 // TestClose_namesWhatExpired: a lease expires while Close waits for its holder.

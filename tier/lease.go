@@ -160,7 +160,8 @@ func (l *Lease) Renew(ctx context.Context) error {
 // is not known at the bound, which is ctx or a second: the release then goes on
 // in the background until the key is free or expired. A ctx that has ended
 // already counts as none, so that a deferred Release works after a disconnect.
-// Later calls, and those of handles that are not the last, return nil.
+// After Close it sends nothing and answers [ErrClosed]. Later calls, and those
+// of handles that are not the last, return nil.
 func (l *Lease) Release(ctx context.Context) error {
 	if l.released.Swap(true) {
 		return nil
@@ -174,6 +175,11 @@ func (l *Lease) Release(ctx context.Context) error {
 	defer l.locker.renewer.forget(l.tenure)
 	if loss != nil {
 		return l.error("release", fmt.Errorf("%w: %w", ErrLost, loss))
+	}
+	select {
+	case <-l.locker.closed:
+		return l.error("release", fmt.Errorf("%w: the lease was left to expire", ErrClosed))
+	default:
 	}
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)

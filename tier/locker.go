@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -91,9 +90,10 @@ func (l *Locker) Check(ctx context.Context) error {
 // Errors, all in an [*Error]: [ErrHeld] when the wait ended; [ErrUnavailable]
 // when the authority did not answer; [ErrClosed]; [ErrKey]; [ErrOption]; the
 // context's error when ctx ended. A ctx that carries a lease of the key returns
-// another handle on it at once, on the terms it has. After any error nothing is
-// held: what a
-// request still on its way might be granted is freed within a second.
+// another handle on it at once, on the terms it has, also while Close drains;
+// only a longer [WithMinHold] than it has is an [ErrOption]. After any error
+// nothing is held: what a request still on its way might be granted is freed
+// within a second.
 func (l *Locker) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
 	return l.acquire(ctx, key, l.settings.terms.with(options))
 }
@@ -127,52 +127,6 @@ func within(ctx context.Context, leases Leases, f func(context.Context) error) (
 	return f(inner)
 }
 
-// Close ends the locker: new calls and waiters get [ErrClosed]; what is held is
-// renewed for [WithDrain] more; then the holders' contexts end with ErrClosed
-// and nothing is renewed. It waits until ctx ends for the holders to release,
-// leaves the rest to expire and names it in its error, and closes the filter
-// and the authority. It returns within ctx. A second Close waits for the first
-// and returns nil.
-func (l *Locker) Close(ctx context.Context) error {
-	if !l.begun.CompareAndSwap(false, true) {
-		select {
-		case <-l.closed:
-			return nil
-		case <-ctx.Done():
-			return &Error{Op: "close", Err: ctx.Err()}
-		}
-	}
-	defer close(l.closed)
-	l.close(ErrClosed)
-
-	l.drain(ctx)
-	err := l.renewer.awaitReleases(ctx, l.renewer.stop())
-	if waitErr := l.behind.wait(ctx); waitErr != nil {
-		err = errors.Join(err, fmt.Errorf("background work was left unfinished: %w", waitErr))
-	}
-	if l.filter != nil {
-		err = errors.Join(err, l.filter.Close(ctx))
-	}
-	err = errors.Join(err, l.authority.Close(ctx))
-	if err != nil {
-		return &Error{Op: "close", Err: err}
-	}
-	return nil
-}
-
-// drain lets the renewer go on until nothing is held or the time is up.
-func (l *Locker) drain(ctx context.Context) {
-	if l.settings.drain == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, l.settings.drain)
-	defer cancel()
-	select {
-	case <-l.renewer.empty():
-	case <-ctx.Done():
-	}
-}
-
 // fullKey validates a key and puts the namespace before it.
 func (l *Locker) fullKey(key string) (string, error) {
 	switch {
@@ -187,9 +141,9 @@ func (l *Locker) fullKey(key string) (string, error) {
 // releaseBehind frees what nobody will ever hold.
 func (l *Locker) releaseBehind(r driver.Release) {
 	l.behind.run(func() {
-		ctx, cancel := context.WithDeadline(context.Background(), r.Until.Add(time.Second))
+		ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
 		defer cancel()
-		// Either answer will do: freed, or not ours any more.
+		// Any answer will do: freed, not ours any more, or the driver goes on.
 		_ = l.authority.Release(ctx, r)
 	})
 }

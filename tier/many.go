@@ -68,17 +68,13 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, f func(context.Contex
 // count once, and keys held through ctx are entered again. The leases come in
 // the order in which their keys were named first.
 //
-// Errors are those of [Locker.Acquire], naming the key that stood in the way;
-// after any of them nothing is held.
+// Errors are those of [Locker.Acquire], naming the key that stood in the way,
+// and [ErrLost] or [ErrMaxHold] where one ended while the next was waited for.
+// After any of them nothing is held.
 func (l *Locker) AcquireAll(ctx context.Context, keys ...string) (Leases, error) {
-	named := distinct(keys)
-	if len(named) == 0 {
-		return nil, &Error{Op: "acquire", Err: optionError("no keys")}
-	}
-	for _, key := range named {
-		if _, err := l.fullKey(key); err != nil {
-			return nil, &Error{Op: "acquire", Key: key, Err: err}
-		}
+	named, err := l.distinct(keys)
+	if err != nil {
+		return nil, err
 	}
 	sorted := slices.Sorted(slices.Values(named))
 	t, end := l.settings.terms.shared()
@@ -111,7 +107,7 @@ func (l *Locker) AcquireAll(ctx context.Context, keys ...string) (Leases, error)
 func (ls Leases) firstLost() error {
 	for _, lease := range ls {
 		if err := lease.Err(); err != nil {
-			return err
+			return &Error{Op: "acquire", Key: lease.key, Level: lease.level, Err: errors.Unwrap(err)}
 		}
 	}
 	return nil
@@ -155,11 +151,23 @@ func (l *Locker) tryPrefix(ctx context.Context, keys []string, t terms) (Leases,
 // the release of the caller's own.
 func (l *Locker) giveBack(leases Leases) {
 	for _, lease := range leases {
-		if !lease.released.Swap(true) && !lease.leaveEarly() {
-			lease.released.Store(false)
+		if !lease.leaveEarly() {
 			l.behind.run(func() { _ = lease.Release(context.Background()) })
 		}
 	}
+}
+
+// leaveEarly takes a handle that was never handed out back, if it is not the
+// last: that needs no server.
+func (l *Lease) leaveEarly() bool {
+	l.mu.Lock()
+	defer l.unlock()
+	if l.handles < 2 {
+		return false
+	}
+	l.handles--
+	l.released.Store(true)
+	return true
 }
 
 func (ls Leases) orderedBy(keys []string) Leases {
@@ -174,25 +182,32 @@ func (ls Leases) orderedBy(keys []string) Leases {
 	return ordered
 }
 
-func distinct(keys []string) []string {
+// distinct returns the keys of a call, each once, if all of them are valid.
+func (l *Locker) distinct(keys []string) ([]string, error) {
+	if len(keys) == 0 {
+		return nil, &Error{Op: "acquire", Err: optionError("no keys")}
+	}
 	seen := make(map[string]bool, len(keys))
 	var named []string
 	for _, key := range keys {
+		if _, err := l.fullKey(key); err != nil {
+			return nil, &Error{Op: "acquire", Key: key, Err: err}
+		}
 		if !seen[key] {
 			seen[key] = true
 			named = append(named, key)
 		}
 	}
-	return named
+	return named, nil
 }
 
 // AcquireAny acquires one of the keys, the first that is free, starting
 // anywhere among them so that callers spread; when none is free it waits for
 // all of them. Errors are those of [Locker.Acquire].
 func (l *Locker) AcquireAny(ctx context.Context, keys ...string) (*Lease, error) {
-	candidates := distinct(keys)
-	if len(candidates) == 0 {
-		return nil, &Error{Op: "acquire", Err: optionError("no keys")}
+	candidates, err := l.distinct(keys)
+	if err != nil {
+		return nil, err
 	}
 	t, end := l.settings.terms.shared()
 	candidates = spread(candidates)
@@ -245,7 +260,7 @@ func (l *Locker) acquireFirst(ctx context.Context, keys []string, t terms) (*Lea
 			answers <- answer{lease, err}
 		})
 	}
-	var errs error
+	var why error // a fault says more than contention
 	for i := range keys {
 		a := <-answers
 		if a.err == nil {
@@ -260,7 +275,9 @@ func (l *Locker) acquireFirst(ctx context.Context, keys []string, t terms) (*Lea
 			})
 			return a.lease, nil
 		}
-		errs = a.err
+		if why == nil || errors.Is(why, ErrHeld) {
+			why = a.err
+		}
 	}
-	return nil, errs
+	return nil, why
 }

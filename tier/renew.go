@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -39,13 +37,6 @@ type renewer struct {
 	drained chan struct{} // closed when held falls to none; nil when nobody waits
 }
 
-// renewalPlan is a lease's place in the renewer; under the renewer's mutex.
-type renewalPlan struct {
-	at        time.Time
-	index     int // in the heap, -1 when not in it
-	suspended bool
-}
-
 func newRenewer(l *Locker) *renewer {
 	return &renewer{locker: l, held: make(map[*tenure]struct{}), changed: make(chan struct{}, 1)}
 }
@@ -58,15 +49,15 @@ func (t *terms) third() time.Duration {
 }
 
 // add takes a new lease, or returns false when the locker was closed.
-func (r *renewer) add(lease *tenure) bool {
+func (r *renewer) add(t *tenure) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped {
 		return false
 	}
-	r.held[lease] = struct{}{}
-	lease.renewing.index = -1
-	r.schedule(lease, time.Now().Add(lease.terms.third()))
+	r.held[t] = struct{}{}
+	t.renewing.index = -1
+	r.schedule(t, time.Now().Add(t.terms.third()))
 	if !r.running {
 		r.running = true
 		r.locker.behind.run(r.loop)
@@ -75,17 +66,17 @@ func (r *renewer) add(lease *tenure) bool {
 }
 
 // schedule plans the lease's next renewal. The caller holds the mutex.
-func (r *renewer) schedule(lease *tenure, at time.Time) {
-	if lease.renewing.suspended || r.stopped {
+func (r *renewer) schedule(t *tenure, at time.Time) {
+	if t.renewing.suspended || r.stopped {
 		return
 	}
-	lease.renewing.at = at
-	if lease.renewing.index >= 0 {
-		heap.Fix(&r.due, lease.renewing.index)
+	t.renewing.at = at
+	if t.renewing.index >= 0 {
+		heap.Fix(&r.due, t.renewing.index)
 	} else {
-		heap.Push(&r.due, lease)
+		heap.Push(&r.due, t)
 	}
-	if lease.renewing.index == 0 {
+	if t.renewing.index == 0 {
 		r.poke()
 	}
 }
@@ -97,10 +88,10 @@ func (r *renewer) poke() {
 	}
 }
 
-func (r *renewer) plan(lease *tenure, in time.Duration) {
+func (r *renewer) plan(t *tenure, in time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.schedule(lease, time.Now().Add(in))
+	r.schedule(t, time.Now().Add(in))
 }
 
 // suspend ends the renewals of a tenure that is called off or being released.
@@ -163,11 +154,11 @@ func (r *renewer) collect(now time.Time) (batches map[time.Duration][]*tenure, n
 		return nil, 0, false
 	}
 	for len(r.due) > 0 && !r.due[0].renewing.at.After(now) {
-		lease := heap.Pop(&r.due).(*tenure)
+		t := heap.Pop(&r.due).(*tenure)
 		if batches == nil {
 			batches = make(map[time.Duration][]*tenure)
 		}
-		batches[lease.terms.ttl] = append(batches[lease.terms.ttl], lease)
+		batches[t.terms.ttl] = append(batches[t.terms.ttl], t)
 	}
 	next = time.Hour
 	if len(r.due) > 0 {
@@ -177,31 +168,31 @@ func (r *renewer) collect(now time.Time) (batches map[time.Duration][]*tenure, n
 }
 
 // renewAll renews leases of one TTL: the authority first, then the marks.
-func (l *Locker) renewAll(leases []*tenure) {
-	requests := make([]driver.Renewal, len(leases))
-	for i, lease := range leases {
-		lease.mu.Lock()
-		requests[i] = driver.Renewal{Key: lease.full, Token: lease.grant.Token, TTL: lease.terms.ttl, Until: lease.until}
-		lease.mu.Unlock()
+func (l *Locker) renewAll(tenures []*tenure) {
+	requests := make([]driver.Renewal, len(tenures))
+	for i, t := range tenures {
+		t.mu.Lock()
+		requests[i] = driver.Renewal{Key: t.full, Token: t.grant.Token, TTL: t.terms.ttl, Until: t.until}
+		t.mu.Unlock()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), leases[0].terms.ttl/3)
+	ctx, cancel := context.WithTimeout(context.Background(), tenures[0].terms.ttl/3)
 	answers := l.authority.Renew(ctx, requests)
 	cancel()
 	var marks []driver.KeyMark
 	var marked []*tenure
 	for i, answer := range answers {
-		lease := leases[i]
-		_ = lease.renewed(answer) // the lease's context tells the holder
-		l.renewer.plan(lease, lease.nextRenewal(answer.Err))
+		t := tenures[i]
+		_ = t.renewed(answer) // the lease's context tells the holder
+		l.renewer.plan(t, t.nextRenewal(answer.Err))
 		if answer.Err != nil {
 			continue
 		}
-		lease.mu.Lock()
-		if lease.startRefresh() {
-			marks = append(marks, driver.KeyMark{Key: lease.full, Mark: lease.mark})
-			marked = append(marked, lease)
+		t.mu.Lock()
+		if t.startRefresh() {
+			marks = append(marks, driver.KeyMark{Key: t.full, Mark: t.mark})
+			marked = append(marked, t)
 		}
-		lease.mu.Unlock()
+		t.mu.Unlock()
 	}
 	if len(marks) == 0 {
 		return
@@ -214,8 +205,8 @@ func (l *Locker) renewAll(leases []*tenure) {
 	} else {
 		l.filterIn.answered()
 	}
-	for _, lease := range marked {
-		lease.endRefresh()
+	for _, t := range marked {
+		t.endRefresh()
 	}
 }
 
@@ -273,88 +264,4 @@ func (t *tenure) nextRenewal(err error) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return max(renewalFloor, time.Until(t.deadline())/4)
-}
-
-// empty returns a channel that is closed when nothing is held.
-func (r *renewer) empty() <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.held) == 0 {
-		c := make(chan struct{})
-		close(c)
-		return c
-	}
-	if r.drained == nil {
-		r.drained = make(chan struct{})
-	}
-	return r.drained
-}
-
-// stop ends all renewals, tells the holders that the locker is closed, and
-// returns them.
-func (r *renewer) stop() []*tenure {
-	r.mu.Lock()
-	r.stopped = true
-	r.poke()
-	r.mu.Unlock()
-	held := r.snapshot()
-	for _, t := range held {
-		t.mu.Lock()
-		t.callOff(ErrClosed)
-		t.unlock()
-	}
-	return held
-}
-
-// snapshot returns what is held.
-func (r *renewer) snapshot() []*tenure {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Collect(maps.Keys(r.held))
-}
-
-// awaitReleases waits for the holders, and names what they did not release.
-func (r *renewer) awaitReleases(ctx context.Context, held []*tenure) error {
-	select {
-	case <-r.empty():
-	case <-ctx.Done():
-	}
-	var errs []error
-	for _, t := range held {
-		t.mu.Lock()
-		if t.state != tenureEnding {
-			t.lose(ErrClosed)
-			errs = append(errs, t.error("close", fmt.Errorf("not released; it expires in %v", max(0, time.Until(t.until)).Round(time.Millisecond))))
-		}
-		t.unlock()
-	}
-	if len(errs) > 0 {
-		errs = append(errs, ctx.Err())
-	}
-	return errors.Join(errs...)
-}
-
-// renewalHeap orders leases by their next renewal.
-type renewalHeap []*tenure
-
-func (h renewalHeap) Len() int           { return len(h) }
-func (h renewalHeap) Less(i, j int) bool { return h[i].renewing.at.Before(h[j].renewing.at) }
-func (h renewalHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].renewing.index, h[j].renewing.index = i, j
-}
-
-func (h *renewalHeap) Push(x any) {
-	lease := x.(*tenure)
-	lease.renewing.index = len(*h)
-	*h = append(*h, lease)
-}
-
-func (h *renewalHeap) Pop() any {
-	old := *h
-	lease := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	lease.renewing.index = -1
-	return lease
 }

@@ -91,24 +91,34 @@ func (t *tenure) carriedBy(ctx context.Context) context.Context {
 }
 
 // reenter returns another handle on the tenure that ctx carries, nil when it
-// carries none of this key that is whole.
-func (l *Locker) reenter(ctx context.Context, full string) *Lease {
+// carries none of this key that is whole. A promise that the tenure's terms do
+// not keep is refused, not dropped.
+func (l *Locker) reenter(ctx context.Context, full string, asked terms) (*Lease, error) {
 	t, ok := ctx.Value(heldKey{l, full}).(*tenure)
 	if !ok || ctx.Err() != nil {
-		return nil
+		return nil, nil
 	}
-	return t.enter()
+	if asked.minHold > t.terms.minHold {
+		return nil, t.error("acquire", optionError("min hold %v on a key that ctx holds already, with %v: ask for it when the key is acquired first", asked.minHold, t.terms.minHold))
+	}
+	return t.enter(), nil
 }
 
-// unlock frees the mutex and then says what was noted under it: a log sink may
-// block, or ask the lease.
+// unlock frees the mutex and then, behind the caller, says what was noted under
+// it: a log sink may block, or ask the lease, and the caller may be the one who
+// brings other leases' renewals.
 func (t *tenure) unlock() {
 	notes := t.notes
 	t.notes = nil
 	t.mu.Unlock()
-	for _, say := range notes {
-		say()
+	if len(notes) == 0 {
+		return
 	}
+	t.locker.behind.run(func() {
+		for _, say := range notes {
+			say()
+		}
+	})
 }
 
 func (t *tenure) note(say func()) { t.notes = append(t.notes, say) }
@@ -226,17 +236,6 @@ func (t *tenure) end(loss *driver.Loss) {
 	t.mu.Lock()
 	defer t.unlock()
 	t.lose(fmt.Errorf("%w: %w", ErrLost, loss))
-}
-
-// leaveEarly takes one handle back if it is not the last, which needs no server.
-func (t *tenure) leaveEarly() bool {
-	t.mu.Lock()
-	defer t.unlock()
-	if t.handles < 2 {
-		return false
-	}
-	t.handles--
-	return true
 }
 
 // leave takes one handle back. It reports whether it was the last and, when the
