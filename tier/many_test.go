@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/tierlock/tierlock/tier"
 	"github.com/tierlock/tierlock/tier/driver"
@@ -75,19 +76,14 @@ func TestAcquire_againWithAMinHold_isRefused(t *testing.T) {
 
 func TestAcquireAll_lostMeanwhile_saysAcquire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
+		r := newRig(t, tier.WithMaxHold(300*time.Millisecond))
 		blocker := r.peer(t).must(t, "b")
-		go func() {
-			synctest.Wait() // "a" is held, "b" is waited for
-			r.authority.Revoke()
-		}()
+		time.AfterFunc(600*time.Millisecond, func() { _ = blocker.Release(context.Background()) })
 		_, err := r.AcquireAll(t.Context(), "a", "b")
 		said, ok := errors.AsType[*tier.Error](err)
-		if !ok || said.Op != "acquire" {
-			t.Errorf("%v, want an error of acquire", err)
+		if !errors.Is(err, tier.ErrMaxHold) || !ok || said.Op != "acquire" || said.Key != "a" {
+			t.Errorf("%v, want ErrMaxHold of an acquire of a", err)
 		}
-		if err := blocker.Release(t.Context()); !errors.Is(err, tier.ErrLost) {
-			t.Errorf("release: %v", err)
-		}
+		<-blocker.Done()
 	})
 }

@@ -25,8 +25,10 @@ import (
 func TestSilence_fromTheStart_isUnavailableInALine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		r.authority.Silence()
-		defer r.authority.Up()
+		r.calls.on(func(ctx context.Context, c call) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, nil)
 		var line sync.WaitGroup
 		errs := make([]error, 4)
 		for i := range errs {
@@ -57,16 +59,16 @@ func TestSilence_afterARefusal_isUnavailable(t *testing.T) {
 				}
 				r.filter.Flush()
 				var asked atomic.Int32
-				r.calls.on(func(_ context.Context, c call) error {
-					if (c.op == "claim" || c.op == "look") && asked.Add(1) == 2 {
-						r.authority.Silence()
+				r.calls.on(func(ctx context.Context, c call) error {
+					if (c.op == "claim" || c.op == "look") && asked.Add(1) > 1 {
+						<-ctx.Done()
+						return ctx.Err()
 					}
 					return nil
 				}, nil)
 				if err := acquire(r); !errors.Is(err, tier.ErrUnavailable) {
 					t.Errorf("refused once, silent for most of the wait: %v, want ErrUnavailable", err)
 				}
-				r.authority.Up()
 				if err := lease.Release(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -75,38 +77,43 @@ func TestSilence_afterARefusal_isUnavailable(t *testing.T) {
 	}
 }
 
-// A log sink that blocks may stop what it logs for, and nothing else.
+// A log sink that blocks may stop what it logs for, and nothing else: not the
+// other leases of a renewal.
 func TestRenewal_blockedSinkLosesNoOtherLease_G8(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		sink := make(chan struct{})
-		authority := tiertest.NewAuthority()
-		l, err := tier.New(nil, authority, tier.WithNamespace(namespace), tier.WithTTL(600*time.Millisecond),
-			tier.WithLogger(zap.New(blockedSink{zapcore.NewNopCore(), sink})))
-		if err != nil {
+	sink := make(chan struct{})
+	authority := tiertest.NewAuthority()
+	l, err := tier.New(nil, authority, tier.WithNamespace(namespace), tier.WithTTL(2*time.Second),
+		tier.WithLogger(zap.New(blockedSink{zapcore.NewNopCore(), sink})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := l.AcquireAll(t.Context(), tier.Segments("k", 400)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, kept := leases[:200], leases[200:]
+	for _, lease := range taken {
+		tenure := lease.Tenure()
+		if err := authority.Join().Release(t.Context(), driver.Release{Key: tenure.Key, Token: tenure.Token}); err != nil {
 			t.Fatal(err)
 		}
-		leases, err := l.AcquireAll(t.Context(), tier.Segments("k", 20)...)
-		if err != nil {
-			t.Fatal(err)
+	}
+	time.Sleep(time.Until(kept[len(kept)-1].Deadline())) // the first one, which a renewal has to move
+	for _, lease := range kept {
+		if err := lease.Err(); err != nil {
+			t.Fatalf("others were taken, and their log lines could not be written: %v", err)
 		}
-		taken := leases[0].Tenure()
-		if err := authority.Join().Release(t.Context(), driver.Release{Key: taken.Key, Token: taken.Token}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(2 * time.Second)
-		for _, lease := range leases[1:] {
-			if err := lease.Err(); err != nil {
-				t.Errorf("one lease was taken, and its log line could not be written: %v", err)
-			}
-		}
-		close(sink)
-		if err := leases.Release(t.Context()); !errors.Is(err, tier.ErrLost) {
-			t.Errorf("release: %v, want ErrLost of the first", err)
-		}
-		if err := l.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
+	}
+	close(sink)
+	if err := kept.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := taken.Release(t.Context()); !errors.Is(err, tier.ErrLost) {
+		t.Errorf("release: %v, want ErrLost", err)
+	}
+	if err := l.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // blockedSink is a log whose writes wait for the channel to be closed.
