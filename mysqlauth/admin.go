@@ -105,7 +105,7 @@ func (a *Authority) outside(ctx context.Context, op string, run func(*session) e
 		return classify(op, ErrClosed)
 	}
 	defer a.ledger.leave()
-	s, err := a.sessions.borrow(ctx, a.timeout)
+	s, err := a.sessions.borrow(ctx, "admin", a.timeout)
 	if err != nil {
 		return classify(op, err)
 	}

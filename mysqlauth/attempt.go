@@ -113,7 +113,7 @@ func (t *attempt) learn(keys []string) (missing []string, err error) {
 		case row.token == t.token:
 			t.grant(key, row)
 		case row.held():
-			t.calls[key].refuse(&driver.Refusal{Left: row.left, Holder: row.holder})
+			t.calls[key].refuse(&driver.Refusal{Left: row.left, Holder: row.holder, Leaving: t.ledger.owes(key)})
 		case row.fence > maxFence-t.block:
 			t.calls[key].refuse(classify("claim", errFenceMax))
 		default: // free, but locked by somebody, or taken and left meanwhile

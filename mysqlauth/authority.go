@@ -120,6 +120,9 @@ func (a *Authority) Stats() Stats {
 // Timeout implements [driver.Authority].
 func (a *Authority) Timeout() time.Duration { return a.timeout }
 
+// Observe implements [driver.Authority].
+func (a *Authority) Observe(o driver.Observer) { a.sessions.observer.Store(&o) }
+
 // Close implements [driver.Authority]. Its error is or holds a *[LeftError]
 // when keys are left to expire. The second call does nothing.
 func (a *Authority) Close(ctx context.Context) error {

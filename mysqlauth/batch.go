@@ -12,6 +12,7 @@ import (
 // Each worker has a session while there is work, and for a second after.
 type lane[C any] struct {
 	from *sessions
+	op   string
 	// limit bounds the wait for a session.
 	limit func(batch []C) time.Duration
 	// pick splits the queue into the next batch and the rest; the batch is
@@ -98,7 +99,7 @@ func (l *lane[C]) loop() {
 		}
 		if s == nil {
 			var err error
-			if s, err = l.from.take(l.limit(batch)); err != nil {
+			if s, err = l.from.take(l.op, l.limit(batch)); err != nil {
 				l.fail(batch, err)
 				continue
 			}

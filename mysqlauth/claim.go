@@ -34,6 +34,7 @@ type claimKind struct {
 func newClaims(a *Authority) *lane[*claimCall] {
 	l := &lane[*claimCall]{
 		from:  a.sessions,
+		op:    "claim",
 		limit: func([]*claimCall) time.Duration { return a.timeout },
 		pick: pickBy(
 			func(c *claimCall) claimKind { return claimKind{c.claim.TTL, c.claim.Block, c.claim.Holder, c.part} },

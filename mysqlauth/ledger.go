@@ -14,6 +14,7 @@ type ledger struct {
 	closing bool
 	calls   int
 	debts   map[*debt]struct{}
+	owed    map[string]int // debts by key
 	changed chan struct{} // closed and replaced at every change while closing
 }
 
@@ -24,7 +25,7 @@ type debt struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{debts: make(map[*debt]struct{}), changed: make(chan struct{})}
+	return &ledger{debts: make(map[*debt]struct{}), owed: make(map[string]int), changed: make(chan struct{})}
 }
 
 // enter begins a call; it is false once Close has begun.
@@ -52,13 +53,24 @@ func (l *ledger) owe(key string) *debt {
 	defer l.mu.Unlock()
 	d := &debt{key: key, in: l}
 	l.debts[d] = struct{}{}
+	l.owed[key]++
 	return d
+}
+
+// owes reports whether work behind callers still has to free the key.
+func (l *ledger) owes(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.owed[key] > 0
 }
 
 func (d *debt) paid() {
 	d.in.mu.Lock()
 	defer d.in.mu.Unlock()
 	delete(d.in.debts, d)
+	if d.in.owed[d.key]--; d.in.owed[d.key] == 0 {
+		delete(d.in.owed, d.key)
+	}
 	d.in.announce()
 }
 

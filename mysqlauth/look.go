@@ -26,6 +26,7 @@ type lookAnswer struct {
 func newLooks(a *Authority) *lane[*lookCall] {
 	l := &lane[*lookCall]{
 		from:  a.sessions,
+		op:    "look",
 		limit: func([]*lookCall) time.Duration { return a.timeout },
 		pick: func(queue []*lookCall) (batch, rest []*lookCall) {
 			queue = slices.DeleteFunc(queue, func(c *lookCall) bool { return c.left.Load() })

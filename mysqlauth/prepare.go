@@ -20,7 +20,7 @@ func (a *Authority) Prepare(ctx context.Context, keys ...string) error {
 	}
 	distinct := slices.Compact(sortedKeys(slices.Clone(keys)))
 	return a.detached(ctx, "prepare", func(ctx context.Context) error {
-		s, err := a.sessions.borrow(ctx, a.timeout)
+		s, err := a.sessions.borrow(ctx, "prepare", a.timeout)
 		if err != nil {
 			return err
 		}

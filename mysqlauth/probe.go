@@ -31,7 +31,7 @@ func (a *Authority) Check(ctx context.Context) error {
 // check puts the questions, on one session. It stops where an answer makes
 // further ones pointless.
 func (a *Authority) check(ctx context.Context) error {
-	s, err := a.sessions.borrow(ctx, a.timeout)
+	s, err := a.sessions.borrow(ctx, "check", a.timeout)
 	if err != nil {
 		return err
 	}

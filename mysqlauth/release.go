@@ -41,6 +41,7 @@ type releaseKind struct {
 func newReleases(a *Authority) *lane[*releaseCall] {
 	l := &lane[*releaseCall]{
 		from:  a.sessions,
+		op:    "release",
 		limit: func([]*releaseCall) time.Duration { return a.timeout },
 		pick: pickBy(
 			func(c *releaseCall) releaseKind {

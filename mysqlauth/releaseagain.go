@@ -59,7 +59,7 @@ func (a *Authority) releaseAlone(c *releaseCall) {
 }
 
 func (a *Authority) releaseWaiting(c *releaseCall) (freed bool, r reading, err error) {
-	s, err := a.sessions.borrow(a.life, a.timeout)
+	s, err := a.sessions.borrow(a.life, "release", a.timeout)
 	if err != nil {
 		return false, r, err
 	}

@@ -50,6 +50,7 @@ func newRenews(a *Authority) *lane[*renewCall] {
 	}
 	l := &lane[*renewCall]{
 		from:  a.sessions,
+		op:    "renew",
 		limit: a.renewLimit,
 		pick: pickBy(
 			func(c *renewCall) kind { return kind{c.TTL, c.part} },

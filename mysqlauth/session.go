@@ -20,6 +20,15 @@ type sessions struct {
 	tables tables
 	life   context.Context // ends what is still running when Close gives up
 	spare  chan struct{}   // bounds what is not a lane
+
+	observer atomic.Pointer[driver.Observer]
+}
+
+// observe tells of an exchange that began at some time and has ended.
+func (p *sessions) observe(op string, began time.Time, err error) {
+	if tell := p.observer.Load(); tell != nil {
+		(*tell)(driver.Call{Op: op, Took: time.Since(began), Err: classify(op, err)})
+	}
 }
 
 // session is one connection, prepared. It belongs to one goroutine.
@@ -28,6 +37,7 @@ type sessions struct {
 // and a statement that others share. Statements have limits of their own.
 type session struct {
 	from  *sessions
+	op    string // what it was taken for
 	conn  *sql.Conn
 	clock clock
 	table string // the lease table, qualified and quoted
@@ -46,14 +56,20 @@ var preparations = []string{
 }
 
 // take waits at most limit for a session.
-func (p *sessions) take(limit time.Duration) (*session, error) {
+func (p *sessions) take(op string, limit time.Duration) (s *session, err error) {
+	began := time.Now()
+	defer func() {
+		if err != nil {
+			p.observe("connect", began, err)
+		}
+	}()
 	ctx, cancel := context.WithTimeout(p.life, limit)
 	defer cancel()
 	conn, err := p.db.Conn(ctx)
 	if err != nil {
 		return nil, p.failed(ctx, err)
 	}
-	s := &session{from: p, conn: conn}
+	s = &session{from: p, op: op, conn: conn}
 	if err := s.prepare(ctx); err != nil {
 		err = p.failed(ctx, err)
 		s.bad = true
@@ -98,7 +114,7 @@ func (s *session) prepare(ctx context.Context) error {
 
 // borrow is take for work outside the lanes, bounded so that the lanes always
 // find a connection. ctx bounds the wait for it only.
-func (p *sessions) borrow(ctx context.Context, limit time.Duration) (*session, error) {
+func (p *sessions) borrow(ctx context.Context, op string, limit time.Duration) (*session, error) {
 	select {
 	case p.spare <- struct{}{}:
 	case <-ctx.Done():
@@ -106,7 +122,7 @@ func (p *sessions) borrow(ctx context.Context, limit time.Duration) (*session, e
 	case <-p.life.Done():
 		return nil, classify("connect", ErrClosed)
 	}
-	s, err := p.take(limit)
+	s, err := p.take(op, limit)
 	if err != nil {
 		<-p.spare
 	}
@@ -131,6 +147,8 @@ func (s *session) giveBack() {
 // exec runs a statement within limit, which is a hard bound: when it ends the
 // connection is closed under a server that says nothing.
 func (s *session) exec(limit time.Duration, statement string, args ...any) (affected int64, err error) {
+	began := time.Now()
+	defer func() { s.from.observe(s.op, began, err) }()
 	ctx, cancel := context.WithTimeout(s.from.life, limit)
 	defer cancel()
 	result, err := s.conn.ExecContext(ctx, statement, args...)
@@ -142,12 +160,14 @@ func (s *session) exec(limit time.Duration, statement string, args ...any) (affe
 
 // query is exec for a statement with rows; each is called with every row.
 func (s *session) query(limit time.Duration, each func(*sql.Rows) error, statement string, args ...any) (err error) {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(s.from.life, limit)
 	defer cancel()
 	defer func() {
 		if err != nil {
 			err = s.failed(ctx, err)
 		}
+		s.from.observe(s.op, began, err)
 	}()
 	rows, err := s.conn.QueryContext(ctx, statement, args...)
 	if err != nil {

@@ -221,7 +221,7 @@ func TestSession_settings(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {
 		name := map[stack.Engine]string{stack.MariaDB: "tx_isolation", stack.MySQL: "transaction_isolation"}[d.Server().Engine()]
 		a := open(t, d.DSN()+"?autocommit=0&time_zone='%2B08:00'&sql_safe_updates=1&completion_type=1&sql_mode=''&"+name+"='SERIALIZABLE'", WithTimeout(busyLimit))
-		s, err := a.sessions.borrow(t.Context(), busyLimit)
+		s, err := a.sessions.borrow(t.Context(), "test", busyLimit)
 		if err != nil {
 			t.Fatal(err)
 		}

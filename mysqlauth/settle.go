@@ -117,7 +117,7 @@ func (t *settler) next() (batch []*entry, wait time.Duration) {
 
 // pass tries to free a batch.
 func (t *settler) pass(batch []*entry) {
-	s, err := t.sessions.take(t.timeout)
+	s, err := t.sessions.take("settle", t.timeout)
 	if err != nil {
 		t.later(batch, settleBackoff)
 		return

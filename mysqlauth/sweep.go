@@ -109,7 +109,7 @@ func (w *sweeper) sweep(ctx context.Context) (removed int, err error) {
 // window cleans the next rows. The session goes back in between: what waits
 // for a locked row may need it.
 func (w *sweeper) window(ctx context.Context) (removed int, last bool, err error) {
-	s, err := w.sessions.borrow(ctx, w.timeout)
+	s, err := w.sessions.borrow(ctx, "sweep", w.timeout)
 	if err != nil {
 		return 0, false, err
 	}

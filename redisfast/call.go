@@ -6,6 +6,9 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
+
+	"github.com/tierlock/tierlock/tier/driver"
 )
 
 // Who has the answer of a call: the caller takes it, or it left before there
@@ -46,7 +49,10 @@ func call[T any](ctx context.Context, f *Filter, x exchange[T]) (T, error) {
 		x.begin()
 	}
 
+	began := time.Now()
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.timeout)
+	// A client that does not keep deadlines must not hide that there was no answer.
+	inTime := context.AfterFunc(bounded, func() { f.observe(x.op, began, ErrTimeout) })
 	type result struct {
 		answer T
 		err    error
@@ -57,6 +63,9 @@ func call[T any](ctx context.Context, f *Filter, x exchange[T]) (T, error) {
 		defer f.leave()
 		defer cancel()
 		answer, err := x.run(bounded)
+		if inTime() {
+			f.observe(x.op, began, err)
+		}
 		left := !state.CompareAndSwap(callPending, callAnswered)
 		if x.end != nil {
 			x.end(answer, err, left)
@@ -80,6 +89,19 @@ func call[T any](ctx context.Context, f *Filter, x exchange[T]) (T, error) {
 	}
 	r := <-answered // it came at the same moment
 	return wrap(x.op, r.answer, r.err)
+}
+
+// observe tells of an exchange that has ended.
+func (f *Filter) observe(op string, began time.Time, err error) {
+	tell := f.observer.Load()
+	if tell == nil {
+		return
+	}
+	c := driver.Call{Op: op, Took: time.Since(began)}
+	if err != nil {
+		c.Err = fault(op, err)
+	}
+	(*tell)(c)
 }
 
 func wrap[T any](op string, answer T, err error) (T, error) {

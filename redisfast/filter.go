@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,6 +30,8 @@ type Filter struct {
 
 	wakes *wakeups
 	undos *undoer
+
+	observer atomic.Pointer[driver.Observer]
 
 	mu     sync.Mutex
 	closed bool
@@ -176,6 +179,18 @@ func (f *Filter) Clear(ctx context.Context, key string, token driver.Token, wake
 // Wakeups implements [driver.Filter]. All keys share one connection.
 func (f *Filter) Wakeups(key string) (<-chan struct{}, func()) {
 	return f.wakes.add(f.wakeChannel(key))
+}
+
+// Observe implements [driver.Filter].
+func (f *Filter) Observe(o driver.Observer) { f.observer.Store(&o) }
+
+// Ping implements [driver.Filter].
+func (f *Filter) Ping(ctx context.Context) error {
+	_, err := call(ctx, f, exchange[struct{}]{
+		op:  "ping",
+		run: func(ctx context.Context) (struct{}, error) { return struct{}{}, f.client.Ping(ctx).Err() },
+	})
+	return err
 }
 
 // Close implements [driver.Filter]. When ctx ends first, its error says what was

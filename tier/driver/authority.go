@@ -41,6 +41,9 @@ type Refusal struct {
 	Left time.Duration
 	// Holder is what the holder gave as its name.
 	Holder string
+	// Leaving reports that this driver is still giving back a lease of the key:
+	// the one in the way may be that, and gone in a moment.
+	Leaving bool
 }
 
 func (r *Refusal) Error() string {
@@ -160,6 +163,12 @@ type Authority interface {
 	// Timeout is how long one claim may take on the server. No lease is asked
 	// for with a TTL below twice that: it might be used up when it arrives.
 	Timeout() time.Duration
+
+	// Observe sets who is told of every exchange with the server from now on.
+	Observe(o Observer)
+
+	// Ping asks whether the server answers and takes writes, without any lease.
+	Ping(ctx context.Context) error
 
 	// Check answers at start-up whether the authority can be relied on.
 	Check(ctx context.Context) error

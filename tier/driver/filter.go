@@ -64,6 +64,12 @@ type Filter interface {
 	// besides. stop may be called more than once.
 	Wakeups(key string) (c <-chan struct{}, stop func())
 
+	// Observe sets who is told of every exchange with the server from now on.
+	Observe(o Observer)
+
+	// Ping asks whether the server answers.
+	Ping(ctx context.Context) error
+
 	// Check answers at start-up whether the filter can serve. Findings that do
 	// not prevent service are logged by the driver.
 	Check(ctx context.Context) error

@@ -22,7 +22,18 @@ type Outage struct {
 	down      bool
 	silent    chan struct{} // closed by Up; nil unless silent
 	lose      int           // replies still to be lost
+	observer  driver.Observer
 }
+
+// Observe implements both contracts.
+func (o *Outage) Observe(observer driver.Observer) {
+	o.switching.Lock()
+	defer o.switching.Unlock()
+	o.observer = observer
+}
+
+// Ping implements both contracts.
+func (o *Outage) Ping(ctx context.Context) error { return o.enter(ctx, "ping") }
 
 // Down makes every call fail at once, as a refused connection does.
 func (o *Outage) Down() {
@@ -61,10 +72,14 @@ func (o *Outage) LoseReplies(n int) {
 }
 
 // enter is what every call does first.
-func (o *Outage) enter(ctx context.Context, op string) error {
+func (o *Outage) enter(ctx context.Context, op string) (err error) {
 	o.switching.Lock()
-	down, silent := o.down, o.silent
+	down, silent, observer := o.down, o.silent, o.observer
 	o.switching.Unlock()
+	if observer != nil {
+		began := time.Now()
+		defer func() { observer(driver.Call{Op: op, Took: time.Since(began), Err: err}) }()
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
