@@ -15,7 +15,7 @@ type ledger struct {
 	calls   int
 	debts   map[*debt]struct{}
 	owed    map[string]int // debts by key
-	changed chan struct{} // closed and replaced at every change while closing
+	changed chan struct{}  // closed and replaced at every change while closing
 }
 
 // debt is a key that has to be freed, or to expire.
