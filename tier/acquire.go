@@ -4,11 +4,11 @@ package tier
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/tierlock/tierlock/fallback"
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
@@ -16,29 +16,35 @@ const (
 	// boundWithoutContext bounds calls that promise an answer to callers whose
 	// context has no end, or has ended already (promise P10).
 	boundWithoutContext = time.Second
-	// retries is how often one acquire asks again after faults of the authority
-	// in a row, before it gives up.
-	retries = 2
 )
 
 // acquire is the path of every call, in the order it happens: re-entry, the
-// line inside the process, the filter, the authority, the lease.
-func (l *Locker) acquire(ctx context.Context, key string, t terms) (*Lease, error) {
+// policy, the line inside the process, the filter, the authority, the lease.
+func (l *Locker) acquire(ctx context.Context, key string, asked *ask) (*Lease, error) {
 	full, err := l.fullKey(key)
-	if err == nil {
-		err = t.validate()
-	}
 	if err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Err: err}
 	}
-	if t.wait == 0 {
-		t = t.lookOnce()
+	policies := l.policies.Load()
+	policy := policies.find(key)
+	t := asked.terms(policy)
+	if err := t.validate(); err != nil {
+		return nil, &Error{Op: "acquire", Key: key, Err: err}
 	}
 	if lease, err := l.reenter(ctx, full, t); lease != nil || err != nil {
 		return lease, err
 	}
+	if l.rung(policy) == fallback.FailClosed && l.closing.Err() == nil {
+		return nil, &Error{Op: "acquire", Key: key, RetryAfter: l.deciding(policy).RetryAfter(), Err: policy.closed}
+	}
+	return l.attempt(ctx, key, full, asked, policies, policy, t)
+}
+
+// attempt is apart from acquire, so that a call that fails closed costs nothing.
+func (l *Locker) attempt(ctx context.Context, key, full string, asked *ask, policies *policySet, policy *policy, t terms) (*Lease, error) {
 	a := &attempt{
-		locker: l, caller: ctx, key: key, full: full, terms: t,
+		locker: l, caller: ctx, key: key, full: full,
+		ask: asked, policies: policies, policy: policy, terms: t,
 		mark: driver.Mark{Token: driver.NewToken(), TTL: t.ttl},
 		poll: newPoll(t.ttl),
 	}
@@ -69,17 +75,23 @@ type attempt struct {
 	caller context.Context
 	key    string
 	full   string
-	terms  terms
-	turn   *turn
+	ask    *ask
+	// The policy and the terms that come of it are those of the last reload.
+	policies *policySet
+	policy   *policy
+	terms    terms
+	turn     *turn
 
 	mark     driver.Mark
 	marked   bool // our mark stood when the filter last answered: we are next in line
 	mayStand bool // a mark of ours may stand: it has to be cleared in the end
 
 	met      obstacle  // what the last step met
-	failures int       // faults of the authority in a row
+	failures int       // faults of the deciding tier in a row
 	asked    time.Time // since when the authority owes an answer; zero when it does not
 	look     bool      // read before the next claim: the last one was refused
+
+	closedFor time.Duration // how long until the tier that is out is asked again
 
 	wake <-chan struct{} // nil until we wait for messages
 	poll poll
@@ -137,15 +149,38 @@ func (a *attempt) ahead(ctx context.Context) (*Lease, error) {
 	}
 }
 
-// step asks both tiers once. It returns a lease, or the error that ends the
-// acquire, or neither: then met says what was in the way.
+// step asks the tiers of the policy once. It returns a lease, or the error that
+// ends the acquire, or neither: then met says what was in the way.
 func (a *attempt) step(ctx context.Context) (*Lease, error) {
+	a.reload()
+	switch a.locker.rung(a.policy) {
+	case fallback.Local:
+		return a.claimLocal(ctx)
+	case fallback.FailClosed:
+		return nil, a.closed()
+	case fallback.None, fallback.Retry: // the tiers are asked
+	}
+	if a.policy.Tiers == TiersFilter {
+		return a.claimMark(ctx)
+	}
+	lease, err := a.claimRow(ctx)
+	if lease == nil && err == nil && a.met.fault != nil && a.locker.rung(a.policy) == fallback.Local {
+		return a.claimLocal(ctx) // that fault was the last that was needed
+	}
+	return lease, err
+}
+
+// claimRow is the ordinary step: the filter, then the authority.
+func (a *attempt) claimRow(ctx context.Context) (*Lease, error) {
 	l := a.locker
 	a.asked = time.Now()
 	if err := l.ready.check(ctx, l); err != nil {
 		return nil, a.fault(ctx, err)
 	}
 	a.asked = time.Time{}
+	if a.mark.Flagged { // from the rung local
+		a.changeMark(ctx, false)
+	}
 	pass := a.askFilter(ctx)
 	switch pass {
 	case passRefused:
@@ -171,61 +206,82 @@ func (a *attempt) step(ctx context.Context) (*Lease, error) {
 	grant, err := l.authority.Claim(ctx, driver.Claim{
 		Key: a.full, TTL: a.terms.ttl, Holder: a.terms.holder, Block: 1,
 	})
-	if refusal, ok := errors.AsType[*driver.Refusal](err); ok {
-		a.refused(refusal)
-		return nil, nil
-	}
 	if err != nil {
-		return nil, a.fault(ctx, err)
+		return nil, a.answered(ctx, err)
 	}
 	a.asked = time.Time{}
 	return a.granted(ctx, grant, pass)
 }
 
-// granted turns a grant into a lease, unless it comes too late to be of use or
-// a flagged mark says that others work without the authority.
+// reload takes the policies of the last reload. What the call itself asked for
+// goes on to hold; options that do not fit the new policy keep the old one.
+func (a *attempt) reload() {
+	now := a.locker.policies.Load()
+	if now == a.policies {
+		return
+	}
+	a.policies = now
+	policy := now.find(a.key)
+	t := a.ask.terms(policy)
+	if t.validate() != nil {
+		return
+	}
+	if policy.Tiers != a.policy.Tiers {
+		a.changeMark(context.WithoutCancel(a.caller), false)
+	}
+	a.policy, a.terms = policy, t
+	a.mark.TTL = t.ttl
+}
+
+// granted lets a grant of the authority overwrite the mark that stands, unless
+// that is flagged: then others work without the authority.
 func (a *attempt) granted(ctx context.Context, g driver.Grant, pass passage) (*Lease, error) {
 	l := a.locker
-	if !a.marked && pass != passOut && l.filter != nil {
+	if !a.marked && pass != passOut {
 		a.mayStand = true
 		state, err := l.filter.Overwrite(ctx, a.full, a.mark)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			a.giveBack(g)
+			a.giveBack(g, l.rows)
 			return nil, a.ended(ctx)
 		case err != nil:
-			l.filterIn.failed(err)
 		case state.Ours:
 			a.marked = true
 		default:
 			a.mayStand = false
-			a.giveBack(g)
+			a.giveBack(g, l.rows)
 			a.markedByOther(state)
 			return nil, nil
 		}
-	}
-	if deadline := g.Until.Add(-a.terms.margin()); !time.Now().Before(deadline) {
-		a.giveBack(g)
-		return nil, a.fault(ctx, errLateGrant)
 	}
 	level := LevelAuthority
 	if a.marked && pass != passOut {
 		level = LevelFull
 		l.refusals.forget(a.full)
 	}
+	return a.lease(ctx, g, l.rows, level)
+}
+
+// lease turns a grant into a lease, unless it comes too late to be of use.
+func (a *attempt) lease(ctx context.Context, g driver.Grant, by grantor, level Level) (*Lease, error) {
+	l := a.locker
+	if deadline := g.Until.Add(-a.terms.margin()); !time.Now().Before(deadline) {
+		a.giveBack(g, by)
+		return nil, a.fault(ctx, errLateGrant)
+	}
 	a.turn.report(nil)
-	tenure := newTenure(a, g, level)
-	if tenure == nil {
-		a.giveBack(g)
+	t := newTenure(a, g, by, level)
+	if t == nil {
+		a.giveBack(g, by)
 		return nil, ErrClosed
 	}
 	l.log.Debug("lease granted", zap.String("key", l.shown(a.key)), zap.Stringer("level", level), zap.Uint64("fence", g.Fence))
-	return &Lease{tenure: tenure}, nil
+	return &Lease{tenure: t}, nil
 }
 
 // giveBack frees a grant that becomes no lease.
-func (a *attempt) giveBack(g driver.Grant) {
-	a.locker.releaseBehind(driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
+func (a *attempt) giveBack(g driver.Grant, by grantor) {
+	a.locker.releaseBehind(by, driver.Release{Key: a.full, Token: g.Token, Until: g.Until})
 }
 
 // giveUp takes our mark away, if we may have one, and lets the next of this

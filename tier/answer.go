@@ -6,10 +6,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
+	"github.com/tierlock/tierlock/fallback"
 	"github.com/tierlock/tierlock/tier/driver"
 )
+
+// answered decides what an error of a claim means: contention, or a fault.
+func (a *attempt) answered(ctx context.Context, err error) error {
+	if refusal, ok := errors.AsType[*driver.Refusal](err); ok {
+		a.refused(refusal)
+		return nil
+	}
+	return a.fault(ctx, err)
+}
+
+// closed is the end of the ladder.
+func (a *attempt) closed() error {
+	a.met.fault = a.policy.closed
+	a.turn.report(a.policy.closed)
+	a.closedFor = a.locker.deciding(a.policy).RetryAfter()
+	return a.policy.closed
+}
 
 // refused notes that the authority has another holder, or a busy row.
 func (a *attempt) refused(r *driver.Refusal) {
@@ -21,7 +40,7 @@ func (a *attempt) refused(r *driver.Refusal) {
 	if r.Busy {
 		left = busyRetry()
 	}
-	a.met = obstacle{left: left, refusal: fmt.Errorf("%w: mysql: %w", ErrHeld, r)}
+	a.met = obstacle{left: left, refusal: fmt.Errorf("%w: %s: %w", ErrHeld, decidingName(a.policy), r)}
 }
 
 // fault decides what an error of the authority means for this acquire: the end
@@ -41,13 +60,28 @@ func (a *attempt) fault(ctx context.Context, err error) error {
 		a.refused(&driver.Refusal{Busy: true})
 		return nil
 	}
-	a.met = obstacle{left: faultRetry(), refusal: a.met.refusal, fault: err}
+	a.met = obstacle{left: a.backoff(), refusal: a.met.refusal, fault: err}
 	a.turn.report(err)
 	a.failures++
-	if class == driver.ClassConfig || a.failures > retries {
-		return a.met.err()
+	health := a.locker.deciding(a.policy)
+	switch a.policy.Degrade.Next(fallback.Situation{
+		Health: health.State(), Faulted: true, Retryable: class != driver.ClassConfig,
+		Retries: a.failures - 1, Attempts: a.policy.Attempts,
+		LocalLeft: a.policy.local.left(health.OpenSince(), time.Now(), a.policy.LocalFor),
+	}) {
+	case fallback.Local, fallback.Retry:
+		return nil
+	case fallback.None, fallback.FailClosed:
 	}
-	return nil
+	a.closedFor = health.RetryAfter()
+	return a.met.err()
+}
+
+// backoff is the pause before the rung retry asks again: waiters that failed
+// together must not ask together.
+func (a *attempt) backoff() time.Duration {
+	d := a.policy.Backoff
+	return d*3/4 + rand.N(d/2+1)
 }
 
 // ended says why the wait ended: the caller's doing, the locker's, or time.
@@ -68,9 +102,13 @@ func (a *attempt) ended(ctx context.Context) error {
 	return obstacle
 }
 
-// retryAfter is how long contention lasts by the last refusal's word.
+// retryAfter is how long contention lasts by the last refusal's word, or how long
+// it is until the tier that is out is asked again.
 func (a *attempt) retryAfter() time.Duration {
-	if a.met.fault != nil || a.met.refusal == nil {
+	switch {
+	case a.met.fault != nil:
+		return a.closedFor
+	case a.met.refusal == nil:
 		return 0
 	}
 	return a.met.left

@@ -34,6 +34,7 @@ func (l *Locker) Close(ctx context.Context) error {
 	if waitErr := l.behind.wait(ctx); waitErr != nil {
 		err = errors.Join(err, fmt.Errorf("background work was left unfinished: %w", waitErr))
 	}
+	l.stopWatching()
 	if l.filter != nil {
 		err = errors.Join(err, l.filter.Close(ctx))
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tierlock/tierlock/breaker"
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
@@ -23,15 +24,14 @@ const (
 // askFilter plants our mark, or extends it where we were next in line already.
 func (a *attempt) askFilter(ctx context.Context) passage {
 	l := a.locker
-	if l.filter == nil {
+	if !a.filters() || l.filterHealth.State() != breaker.Closed {
 		return passOut
 	}
 	if a.marked {
 		state, err := l.filter.Extend(ctx, a.full, a.mark)
 		if err != nil {
-			return a.filterOut(ctx, err)
+			return passOut
 		}
-		l.filterIn.answered()
 		if state.Ours {
 			return passOpen
 		}
@@ -43,9 +43,8 @@ func (a *attempt) askFilter(ctx context.Context) passage {
 		// under the same token would be undone with it.
 		a.mark.Token = driver.NewToken()
 		a.mayStand = false
-		return a.filterOut(ctx, err)
+		return passOut
 	}
-	l.filterIn.answered()
 	if state.Ours {
 		a.marked, a.mayStand = true, true
 		return passOpen
@@ -62,12 +61,8 @@ func (a *attempt) askFilter(ctx context.Context) passage {
 	return passRefused
 }
 
-func (a *attempt) filterOut(ctx context.Context, err error) passage {
-	if ctx.Err() == nil {
-		a.locker.filterIn.failed(err)
-	}
-	return passOut
-}
+// filters reports whether the policy has a filter before what decides.
+func (a *attempt) filters() bool { return a.locker.filter != nil && a.policy.Tiers == TiersBoth }
 
 // markedByOther notes that a foreign mark stands in the way.
 func (a *attempt) markedByOther(s driver.MarkState) {
@@ -83,11 +78,7 @@ func (a *attempt) markedByOther(s driver.MarkState) {
 func (l *Locker) clear(full string, token driver.Token) {
 	ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
 	defer cancel()
-	if err := l.filter.Clear(ctx, full, token, true); err != nil {
-		l.filterIn.failed(err)
-		return
-	}
-	l.filterIn.answered()
+	_ = l.filter.Clear(ctx, full, token, true) // after an error the driver goes on
 }
 
 // clearAndLeave lets the next of this process go ahead when our mark, which
@@ -97,7 +88,7 @@ func (l *Locker) clearAndLeave(full string, token driver.Token, turn *turn) {
 	if l.filter == nil {
 		return
 	}
-	if l.filterIn.out.Load() {
+	if l.filterHealth.State() != breaker.Closed {
 		turn.leave()
 	}
 	l.clear(full, token)

@@ -87,8 +87,9 @@ func (l *Lease) Deadline() time.Time {
 	return l.deadline()
 }
 
-// Verify asks the authority whether the lease is still ours; nil means that it
-// was when the server looked. A no ends the lease. It returns within ctx, or
+// Verify asks what stands behind the lease whether it is still ours: the
+// authority; Redis on LevelFilter; this process on LevelLocal, until the
+// authority is back. Nil means that it was at that moment. A no ends the lease. It returns within ctx, or
 // within a second where ctx has no end. Errors: [ErrLost], [ErrUnavailable]
 // when nothing is known, the context's; context.Canceled after Release.
 func (l *Lease) Verify(ctx context.Context) error {
@@ -97,21 +98,18 @@ func (l *Lease) Verify(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, boundWithoutContext)
 	defer cancel()
-	row, err := l.locker.authority.Look(ctx, l.full)
+	by, token := l.standing()
+	row, err := by.Look(ctx, l.full)
 	if err != nil {
 		return l.error("verify", unanswered(ctx, err))
 	}
-	if row.Held && row.Token == l.grant.Token {
+	if row.Held && row.Token == token {
 		return nil
 	}
-	reason := driver.LossFreed
-	switch {
-	case row.Token == l.grant.Token:
-		reason = driver.LossExpired
-	case !row.Token.IsZero():
-		reason = driver.LossTaken
+	if now, _ := l.standing(); now != by {
+		return l.Verify(ctx) // promoted meanwhile, once
 	}
-	l.end(&driver.Loss{Reason: reason, Fence: row.Fence})
+	l.end(lossOf(row, token))
 	return l.error("verify", l.Err())
 }
 
@@ -128,7 +126,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 	defer cancel()
 	for {
 		l.mu.Lock()
-		state, cause, until := l.state, l.cause, l.until
+		state, cause, until, by, token := l.state, l.cause, l.until, l.by, l.token
 		l.mu.Unlock()
 		switch state {
 		case tenureEnding:
@@ -137,11 +135,11 @@ func (l *Lease) Renew(ctx context.Context) error {
 			return cause
 		case tenureHeld:
 		}
-		answer := l.locker.authority.Renew(ctx, []driver.Renewal{{Key: l.full, Token: l.grant.Token, TTL: l.terms.ttl, Until: until}})[0]
+		answer := by.Renew(ctx, []driver.Renewal{{Key: l.full, Token: token, TTL: l.terms.ttl, Until: until}})[0]
 		if busy(answer.Err) && pause(ctx, busyRenewal) {
 			continue
 		}
-		if err := l.renewed(answer); err != nil {
+		if err := l.renewed(by, answer); err != nil {
 			return err
 		}
 		if answer.Err != nil {
@@ -188,7 +186,8 @@ func (l *Lease) Release(ctx context.Context) error {
 	defer cancel()
 	// A renewal under way may still move the expiry, by a TTL from now.
 	until := time.Now().Add(l.terms.ttl)
-	err := l.locker.authority.Release(ctx, driver.Release{Key: l.full, Token: l.grant.Token, Until: until, MinHold: l.terms.minHold})
+	by, token := l.standing()
+	err := by.Release(ctx, driver.Release{Key: l.full, Token: token, Until: until, MinHold: l.terms.minHold})
 	l.turn.ending()
 	l.mu.Lock()
 	l.marks.keep = err == nil

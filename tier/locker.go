@@ -6,10 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
 
+	"github.com/tierlock/tierlock/breaker"
+	"github.com/tierlock/tierlock/fallback"
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
@@ -22,12 +25,18 @@ type Locker struct {
 	settings  settings
 	log       *zap.Logger
 
+	rows     grantor // the authority, as what stands behind a tenure
+	policies atomic.Pointer[policySet]
 	queues   *queues
 	refusals *refusals
 	renewer  *renewer
-	filterIn health
 	ready    readiness
 	behind   background
+	local    fallback.ReentrantMutex // of the rung local
+
+	authorityHealth, filterHealth *breaker.Health // the filter's is nil where there is none
+
+	reloading sync.Mutex // one SetPolicies at a time
 
 	closing context.Context // ends when Close begins
 	close   context.CancelCauseFunc
@@ -61,9 +70,16 @@ func New(filter driver.Filter, authority driver.Authority, options ...Option) (*
 		filter: filter, authority: authority, settings: s, log: s.log,
 		queues: newQueues(s.maxWaiters), refusals: newRefusals(), closed: make(chan struct{}),
 	}
-	l.filterIn.log = s.log
+	l.rows = &rowGrantor{authority}
 	l.closing, l.close = context.WithCancelCause(context.Background())
 	l.renewer = newRenewer(l)
+	if err := l.watchTiers(); err != nil {
+		return nil, err
+	}
+	if err := l.SetPolicies(s.policies...); err != nil {
+		l.stopWatching()
+		return nil, err
+	}
 	return l, nil
 }
 
@@ -95,13 +111,13 @@ func (l *Locker) Check(ctx context.Context) error {
 // nothing is held: what a request still on its way might be granted is freed
 // within a second.
 func (l *Locker) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
-	return l.acquire(ctx, key, l.settings.terms.with(options))
+	return l.acquire(ctx, key, &ask{options: options})
 }
 
 // TryAcquire looks once: [ErrHeld] comes at once, any answer within a second.
 // Otherwise it is Acquire.
 func (l *Locker) TryAcquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
-	return l.acquire(ctx, key, l.settings.terms.with(options).lookOnce())
+	return l.acquire(ctx, key, &ask{options: options, once: true})
 }
 
 // Do acquires the key, runs f and releases, also when f panics or calls
@@ -139,12 +155,12 @@ func (l *Locker) fullKey(key string) (string, error) {
 }
 
 // releaseBehind frees what nobody will ever hold.
-func (l *Locker) releaseBehind(r driver.Release) {
+func (l *Locker) releaseBehind(by grantor, r driver.Release) {
 	l.behind.run(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
 		defer cancel()
 		// Any answer will do: freed, not ours any more, or the driver goes on.
-		_ = l.authority.Release(ctx, r)
+		_ = by.Release(ctx, r)
 	})
 }
 

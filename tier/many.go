@@ -77,12 +77,12 @@ func (l *Locker) AcquireAll(ctx context.Context, keys ...string) (Leases, error)
 		return nil, err
 	}
 	sorted := slices.Sorted(slices.Values(named))
-	t, end := l.settings.terms.shared()
+	end, once := l.shared(sorted)
 
 	// Nobody may want them: ask for all at once, and keep what is a prefix.
-	held, err := l.tryPrefix(ctx, sorted, t.until(end).lookOnce())
+	held, err := l.tryPrefix(ctx, sorted, end)
 	refusal := err
-	if worthWaiting(err) && !t.once && ctx.Err() == nil && time.Now().Before(end) {
+	if worthWaiting(err) && !once && ctx.Err() == nil && time.Now().Before(end) {
 		err = nil
 	}
 	for _, key := range sorted[len(held):] {
@@ -90,7 +90,7 @@ func (l *Locker) AcquireAll(ctx context.Context, keys ...string) (Leases, error)
 			break
 		}
 		var lease *Lease
-		if lease, err = l.acquire(ctx, key, t.until(end)); err == nil {
+		if lease, err = l.acquire(ctx, key, &ask{end: end}); err == nil {
 			held = append(held, lease)
 		}
 	}
@@ -129,12 +129,12 @@ func worthWaiting(err error) bool {
 // tryPrefix tries all keys at once, keeps the longest prefix that was granted
 // and gives the rest back: to hold a later key while waiting for an earlier one
 // is how deadlocks are made. Its error is what the key after the prefix met.
-func (l *Locker) tryPrefix(ctx context.Context, keys []string, t terms) (Leases, error) {
+func (l *Locker) tryPrefix(ctx context.Context, keys []string, end time.Time) (Leases, error) {
 	leases := make(Leases, len(keys))
 	errs := make([]error, len(keys))
 	var tries sync.WaitGroup
 	for i, key := range keys {
-		tries.Go(func() { leases[i], errs[i] = l.acquire(ctx, key, t) })
+		tries.Go(func() { leases[i], errs[i] = l.acquire(ctx, key, &ask{end: end, once: true}) })
 	}
 	tries.Wait()
 	prefix := slices.IndexFunc(errs, func(err error) bool { return err != nil })
@@ -209,11 +209,11 @@ func (l *Locker) AcquireAny(ctx context.Context, keys ...string) (*Lease, error)
 	if err != nil {
 		return nil, err
 	}
-	t, end := l.settings.terms.shared()
+	end, once := l.shared(candidates)
 	candidates = spread(candidates)
 	var refusal error
 	for _, key := range candidates {
-		lease, err := l.acquire(ctx, key, t.until(end).lookOnce())
+		lease, err := l.acquire(ctx, key, &ask{end: end, once: true})
 		if err = outOfTime(err, refusal); err == nil {
 			return lease, nil
 		}
@@ -222,31 +222,16 @@ func (l *Locker) AcquireAny(ctx context.Context, keys ...string) (*Lease, error)
 		}
 		refusal = err
 	}
-	if t.once || !time.Now().Before(end) {
+	if once || !time.Now().Before(end) {
 		return nil, refusal
 	}
-	lease, err := l.acquireFirst(ctx, candidates, t.until(end))
+	lease, err := l.acquireFirst(ctx, candidates, end)
 	return lease, outOfTime(err, refusal)
-}
-
-// shared returns the terms of a call of several acquires, and the end of the
-// wait that they share.
-func (t terms) shared() (terms, time.Time) {
-	if t.wait == 0 {
-		t = t.lookOnce()
-	}
-	return t, time.Now().Add(t.wait)
-}
-
-// until returns the terms with what is left of a shared wait.
-func (t terms) until(end time.Time) terms {
-	t.wait = max(time.Until(end), time.Millisecond)
-	return t
 }
 
 // acquireFirst waits for every key, keeps the first grant and lets the others
 // go.
-func (l *Locker) acquireFirst(ctx context.Context, keys []string, t terms) (*Lease, error) {
+func (l *Locker) acquireFirst(ctx context.Context, keys []string, end time.Time) (*Lease, error) {
 	type answer struct {
 		lease *Lease
 		err   error
@@ -256,7 +241,7 @@ func (l *Locker) acquireFirst(ctx context.Context, keys []string, t terms) (*Lea
 	answers := make(chan answer, len(keys))
 	for _, key := range keys {
 		l.behind.run(func() {
-			lease, err := l.acquire(waiting, key, t)
+			lease, err := l.acquire(waiting, key, &ask{end: end})
 			answers <- answer{lease, err}
 		})
 	}

@@ -17,10 +17,15 @@ type markWriter struct {
 	last       bool // its last write is due or done: nothing else may write it
 }
 
+// marked reports whether the tenure has a mark beside what stands behind it.
+func (t *tenure) marked() bool {
+	return t.locker.filter != nil && t.policy.Tiers == TiersBoth
+}
+
 // startRefresh reports whether the mark may be written now; the caller then
 // calls endRefresh. The caller holds the mutex.
 func (t *tenure) startRefresh() bool {
-	if t.marks.last || t.marks.refreshing || t.locker.filter == nil {
+	if t.marks.last || t.marks.refreshing || !t.marked() {
 		return false
 	}
 	t.marks.refreshing = true
@@ -51,13 +56,20 @@ func (t *tenure) finishMark() {
 	if t.marks.keep && t.terms.minHold > 0 {
 		keep = time.Until(t.granted.Add(t.terms.minHold))
 	}
+	promotion := t.promotion
 	t.locker.behind.run(func() {
-		if keep > 0 {
+		if promotion != nil {
+			<-promotion // or the next of this process meets our own claim
+		}
+		switch {
+		case !t.marked():
+			t.turn.leave()
+		case keep > 0:
 			t.locker.keepMark(t.full, driver.Mark{Token: t.mark.Token, TTL: keep})
 			t.turn.leave()
-			return
+		default:
+			t.locker.clearAndLeave(t.full, t.mark.Token, t.turn)
 		}
-		t.locker.clearAndLeave(t.full, t.mark.Token, t.turn)
 	})
 }
 
@@ -66,10 +78,5 @@ func (t *tenure) finishMark() {
 func (l *Locker) keepMark(full string, m driver.Mark) {
 	ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
 	defer cancel()
-	if l.filter == nil {
-		return
-	}
-	if _, err := l.filter.Extend(ctx, full, m); err != nil {
-		l.filterIn.failed(err)
-	}
+	_, _ = l.filter.Extend(ctx, full, m) // a mark is a hint
 }

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tierlock/tierlock/breaker"
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
@@ -50,6 +51,8 @@ type settings struct {
 	maxWaiters int
 	redact     func(key string) string
 	terms      terms
+	policies   []Policy
+	breaker    breaker.Settings
 }
 
 // terms is what one lease is asked for with, and keeps to its end.
@@ -123,8 +126,16 @@ func (t *terms) validate() error {
 	return nil
 }
 
-// with returns the terms of one call.
+// with returns the terms changed by options.
 func (t terms) with(options []AcquireOption) terms {
+	if len(options) == 0 {
+		return t
+	}
+	return t.changed(options)
+}
+
+// changed is apart from with, so that terms without options stay off the heap.
+func (t terms) changed(options []AcquireOption) terms {
 	for _, o := range options {
 		if o != nil {
 			o.applyAcquire(&t)
@@ -221,6 +232,12 @@ func WithMinHold(d time.Duration) AcquireOption {
 // beyond it [ErrHeld] comes at once. Default: 10,000.
 func WithMaxWaiters(n int) Option {
 	return lockerOption(func(s *settings) { s.maxWaiters = n })
+}
+
+// WithBreaker sets when a tier counts as out, for both tiers. Default: that of
+// [breaker.Settings].
+func WithBreaker(b breaker.Settings) Option {
+	return lockerOption(func(s *settings) { s.breaker = b })
 }
 
 // WithKeyRedactor sets what stands for a key in logs, for keys that name

@@ -133,8 +133,8 @@ func (r *renewer) loop() {
 		if !more {
 			return
 		}
-		for _, batch := range batches {
-			r.locker.behind.run(func() { r.locker.renewAll(batch) })
+		for of, batch := range batches {
+			r.locker.behind.run(func() { r.locker.renewAll(of, batch) })
 		}
 		timer.Reset(next)
 		select {
@@ -144,9 +144,15 @@ func (r *renewer) loop() {
 	}
 }
 
-// collect takes what is due out of the heap, by TTL, since one statement
-// carries one. A lease is planned again when its answer is in.
-func (r *renewer) collect(now time.Time) (batches map[time.Duration][]*tenure, next time.Duration, more bool) {
+// renewalBatch is what leases must share to be renewed in one request.
+type renewalBatch struct {
+	by  grantor
+	ttl time.Duration
+}
+
+// collect takes what is due out of the heap, by grantor and TTL, since one
+// statement carries one. A lease is planned again when its answer is in.
+func (r *renewer) collect(now time.Time) (batches map[renewalBatch][]*tenure, next time.Duration, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.held) == 0 || r.stopped {
@@ -156,9 +162,11 @@ func (r *renewer) collect(now time.Time) (batches map[time.Duration][]*tenure, n
 	for len(r.due) > 0 && !r.due[0].renewing.at.After(now) {
 		t := heap.Pop(&r.due).(*tenure)
 		if batches == nil {
-			batches = make(map[time.Duration][]*tenure)
+			batches = make(map[renewalBatch][]*tenure)
 		}
-		batches[t.terms.ttl] = append(batches[t.terms.ttl], t)
+		by, _ := t.standing()
+		of := renewalBatch{by, t.terms.ttl}
+		batches[of] = append(batches[of], t)
 	}
 	next = time.Hour
 	if len(r.due) > 0 {
@@ -167,22 +175,24 @@ func (r *renewer) collect(now time.Time) (batches map[time.Duration][]*tenure, n
 	return batches, next, true
 }
 
-// renewAll renews leases of one TTL: the authority first, then the marks.
-func (l *Locker) renewAll(tenures []*tenure) {
+// renewAll renews leases of one batch: what stands behind them first, then the
+// marks.
+func (l *Locker) renewAll(of renewalBatch, tenures []*tenure) {
 	requests := make([]driver.Renewal, len(tenures))
 	for i, t := range tenures {
 		t.mu.Lock()
-		requests[i] = driver.Renewal{Key: t.full, Token: t.grant.Token, TTL: t.terms.ttl, Until: t.until}
+		requests[i] = driver.Renewal{Key: t.full, Token: t.token, TTL: of.ttl, Until: t.until}
 		t.mu.Unlock()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), tenures[0].terms.ttl/3)
-	answers := l.authority.Renew(ctx, requests)
+	ctx, cancel := context.WithTimeout(context.Background(), of.ttl/3)
+	answers := of.by.Renew(ctx, requests)
 	cancel()
 	var marks []driver.KeyMark
 	var marked []*tenure
 	for i, answer := range answers {
 		t := tenures[i]
-		_ = t.renewed(answer) // the lease's context tells the holder
+		_ = t.renewed(of.by, answer) // the lease's context tells the holder
+		l.promoteSoon(t)
 		l.renewer.plan(t, t.nextRenewal(answer.Err))
 		if answer.Err != nil {
 			continue
@@ -200,21 +210,20 @@ func (l *Locker) renewAll(tenures []*tenure) {
 	ctx, cancel = context.WithTimeout(context.Background(), boundWithoutContext)
 	defer cancel()
 	// Absent, foreign or unreachable: a mark is never a sign of loss.
-	if _, err := l.filter.Refresh(ctx, marks); err != nil {
-		l.filterIn.failed(err)
-	} else {
-		l.filterIn.answered()
-	}
+	_, _ = l.filter.Refresh(ctx, marks)
 	for _, t := range marked {
 		t.endRefresh()
 	}
 }
 
-// renewed applies an answer to the tenure. It returns the tenure's error when
-// it has ended.
-func (t *tenure) renewed(answer driver.Renewed) error {
+// renewed applies an answer to the tenure, unless that stands on something else
+// by now. It returns the tenure's error when it has ended.
+func (t *tenure) renewed(by grantor, answer driver.Renewed) error {
 	t.mu.Lock()
 	defer t.unlock()
+	if by != t.by {
+		return nil
+	}
 	if loss, ok := errors.AsType[*driver.Loss](answer.Err); ok {
 		t.lose(fmt.Errorf("%w: %w", ErrLost, loss))
 	}
@@ -248,9 +257,10 @@ func (t *tenure) renewed(answer driver.Renewed) error {
 }
 
 // releaseLate frees a row that a renewal extended although its tenure had
-// ended: nobody will use it, so nobody shall wait for it longer than MinHold.
+// ended: nobody will use it, so nobody shall wait for it longer than MinHold. The
+// caller holds the tenure's mutex.
 func (l *Locker) releaseLate(t *tenure, until time.Time) {
-	l.releaseBehind(driver.Release{Key: t.full, Token: t.grant.Token, Until: until, MinHold: t.terms.minHold})
+	l.releaseBehind(t.by, driver.Release{Key: t.full, Token: t.token, Until: until, MinHold: t.terms.minHold})
 }
 
 // nextRenewal is when to ask again after an answer.

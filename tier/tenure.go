@@ -38,9 +38,11 @@ type tenure struct {
 	turn   *turn
 	key    string
 	full   string
+	policy *policy
 	terms  terms
 	level  Level
-	grant  driver.Grant
+	// grant is what it began with: its fence never changes.
+	grant driver.Grant
 	// granted is a local time before the grant, from which MinHold counts.
 	granted time.Time
 	mark    driver.Mark
@@ -48,8 +50,13 @@ type tenure struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	mu       sync.Mutex
-	state    tenureState
+	mu    sync.Mutex
+	state tenureState
+	// by stands behind the tenure, under token. Promotion changes both, once.
+	by        grantor
+	token     driver.Token
+	promotion chan struct{} // closed when it has ended; nil before it begins
+
 	handles  int       // entries not released yet
 	cause    error     // why it was called off or lost
 	until    time.Time // local time before which it does not expire
@@ -67,9 +74,10 @@ type heldKey struct {
 }
 
 // newTenure returns nil when the locker was closed meanwhile.
-func newTenure(a *attempt, g driver.Grant, level Level) *tenure {
+func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
 	t := &tenure{
-		locker: a.locker, turn: a.turn, key: a.key, full: a.full, terms: a.terms,
+		locker: a.locker, turn: a.turn, key: a.key, full: a.full, policy: a.policy, terms: a.terms,
+		by: by, token: g.Token,
 		level: level, grant: g, granted: g.Until.Add(-a.terms.ttl), mark: a.mark, until: g.Until, handles: 1,
 	}
 	if t.terms.maxHold > 0 {
@@ -150,12 +158,20 @@ func (t *tenure) untilNext(now time.Time) time.Duration {
 // errDeadline is how a lease ends without a word from the server.
 var errDeadline = fmt.Errorf("%w: its deadline passed without a renewal", ErrLost)
 
+// deadlineCause is errDeadline, or what says more. The caller holds the mutex.
+func (t *tenure) deadlineCause() error {
+	if _, local := t.by.(*localGrantor); local {
+		return fmt.Errorf("%w: the policy's local_for (%v) is used up", ErrLost, t.policy.LocalFor)
+	}
+	return errDeadline
+}
+
 // readClock applies what the clock says. The caller holds the mutex.
 func (t *tenure) readClock(now time.Time) {
 	switch t.state {
 	case tenureHeld, tenureCalledOff:
 		if !now.Before(t.deadline()) {
-			t.lose(errDeadline)
+			t.lose(t.deadlineCause())
 		} else if t.state == tenureHeld && !t.overdue.IsZero() && !now.Before(t.overdue) {
 			t.callOff(fmt.Errorf("%w: after %v", ErrMaxHold, t.terms.maxHold))
 		}
@@ -228,6 +244,13 @@ func (t *tenure) lose(cause error) {
 	t.turn.ending()
 	t.finishMark()
 	t.locker.renewer.forget(t) // last: Close must see the mark's delete under way
+}
+
+// standing returns what stands behind the tenure now, and under which token.
+func (t *tenure) standing() (grantor, driver.Token) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.by, t.token
 }
 
 // end ends the tenure by the server's word, unless its release has begun: what

@@ -39,9 +39,6 @@ func (p *poll) reset() { p.factor = 1 }
 // busyRetry is when a row locked by somebody's transaction is looked at again.
 func busyRetry() time.Duration { return 20*time.Millisecond + rand.N(30*time.Millisecond) }
 
-// faultRetry is the pause after a fault of the authority.
-func faultRetry() time.Duration { return 75*time.Millisecond + rand.N(50*time.Millisecond) }
-
 // sleep waits for a message, the poll or the obstacle's own end, whichever is
 // first. It returns false when ctx ended. A message says nothing about a fault.
 func (a *attempt) sleep(ctx context.Context) bool {

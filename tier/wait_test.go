@@ -310,7 +310,7 @@ func TestWait_filterErrors_G5(t *testing.T) {
 		if n := r.calls.total(); n > 20*5 {
 			t.Errorf("%d calls in 20 seconds of waiting", n)
 		}
-		if n := r.log.FilterMessageSnippet("filter is out").Len(); n != 1 {
+		if n := r.log.FilterMessageSnippet("redis is out").Len(); n != 1 {
 			t.Errorf("the outage was logged %d times, want once", n)
 		}
 		if err := held.Release(t.Context()); err != nil {

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tierlock/tierlock/breaker"
+	"github.com/tierlock/tierlock/tier/driver"
+)
+
+// Promotion keeps others from the key of a local tenure once the deciding tier
+// is back: an ordinary claim takes the row, which from then on stands behind the
+// tenure. The tenure stays what it is, LevelLocal and without a fence: what it
+// has read may be stale by now.
+
+// promoteAll promotes every local tenure whose deciding tier serves.
+func (l *Locker) promoteAll() {
+	for _, t := range l.renewer.snapshot() {
+		l.promoteSoon(t)
+	}
+}
+
+// promoteSoon promotes a tenure behind the caller, if it is a local one that can
+// be and is not on its way already.
+func (l *Locker) promoteSoon(t *tenure) {
+	if t.level != LevelLocal || l.deciding(t.policy).State() != breaker.Closed {
+		return
+	}
+	t.mu.Lock()
+	defer t.unlock()
+	if _, local := t.by.(*localGrantor); !local || t.promotion != nil || t.state != tenureHeld {
+		return
+	}
+	done := make(chan struct{})
+	t.promotion = done
+	l.behind.run(func() {
+		defer close(done)
+		again := l.promote(t)
+		t.mu.Lock()
+		defer t.unlock()
+		if again {
+			t.promotion = nil // the next renewal tries again
+		}
+	})
+}
+
+// promote claims until it has an answer. It reports whether the tenure is still
+// to be promoted.
+func (l *Locker) promote(t *tenure) (again bool) {
+	by := l.grantorOf(t)
+	for t.err() == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
+		grant, err := by.Claim(ctx, driver.Claim{Key: t.full, TTL: t.terms.ttl, Holder: t.terms.holder, Block: 1})
+		cancel()
+		refusal, refused := errors.AsType[*driver.Refusal](err)
+		switch {
+		case err == nil:
+			t.adopt(grant, by)
+			return false
+		case refused && (refusal.Busy || refusal.Leaving):
+			time.Sleep(busyRetry())
+		case refused:
+			t.mu.Lock()
+			t.lose(fmt.Errorf("%w: another process was granted the key while it was held locally", ErrLost))
+			t.unlock()
+			return false
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// grantorOf is the tier that decides about a tenure's key.
+func (l *Locker) grantorOf(t *tenure) grantor {
+	if t.policy.Tiers == TiersFilter {
+		return &markGrantor{filter: l.filter, token: t.mark.Token, ttl: t.terms.ttl}
+	}
+	return l.rows
+}
+
+// adopt lets a tenure stand on a grant, or gives that back when the tenure has
+// ended meanwhile.
+func (t *tenure) adopt(g driver.Grant, by grantor) {
+	t.mu.Lock()
+	defer t.unlock()
+	if t.state != tenureHeld {
+		t.locker.releaseBehind(by, driver.Release{Key: t.full, Token: g.Token, Until: g.Until})
+		return
+	}
+	local := t.by
+	_ = local.Release(context.Background(), driver.Release{Key: t.full})
+	t.by, t.token, t.until = by, g.Token, g.Until
+	t.timer.Reset(t.untilNext(time.Now()))
+	t.note(func() {
+		t.locker.log.Info("others are kept from a key that is held locally; its lease stays without a fence",
+			zap.String("key", t.locker.shown(t.key)))
+	})
+}
