@@ -23,7 +23,6 @@ type listener struct {
 	tell   func(Change)
 	queue  []Change
 	busy   bool
-	gone   bool
 }
 
 // Listen has f called with every change from now on, in their order and one at a
@@ -40,10 +39,8 @@ func (h *Health) Listen(f func(Change)) (stop func()) {
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		l.drop()
-		if i := slices.Index(h.listeners, l); i >= 0 {
-			h.listeners = slices.Delete(h.listeners, i, i+1)
-		}
+		l.queue = nil
+		h.listeners = slices.DeleteFunc(h.listeners, func(other *listener) bool { return other == l })
 	}
 }
 
@@ -56,12 +53,6 @@ func (h *Health) publish(c Change) {
 			go l.run()
 		}
 	}
-}
-
-// drop makes l forget what it has not been told; under h.mu.
-func (l *listener) drop() {
-	l.gone = true
-	l.queue = nil
 }
 
 func (l *listener) run() {
@@ -81,7 +72,7 @@ func (l *listener) run() {
 func (l *listener) next() (Change, bool) {
 	l.health.mu.Lock()
 	defer l.health.mu.Unlock()
-	if l.gone || len(l.queue) == 0 {
+	if len(l.queue) == 0 {
 		l.queue = nil
 		l.busy = false
 		return Change{}, false

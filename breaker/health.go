@@ -23,8 +23,8 @@ type Health struct {
 
 	// status is replaced as a whole, so that readers need no lock.
 	status atomic.Pointer[status]
-	// calm says that the tier is closed and no failure is remembered: another
-	// success changes nothing.
+	// calm says that the tier is closed and no failure is remembered, so that
+	// another success changes nothing.
 	calm atomic.Bool
 
 	ctx      context.Context // ends at Close
@@ -184,7 +184,6 @@ func (h *Health) move(e event, now time.Time, cause error) {
 		h.status.Store(&status{})
 		h.global = window{}
 		h.served = time.Time{}
-		h.calm.Store(true)
 	case was.state == Closed:
 		h.status.Store(&status{state: to, since: now, next: now.Add(h.settings.ProbeEvery), err: cause})
 		h.watching.Go(h.watch)
@@ -223,7 +222,7 @@ func (h *Health) Close() {
 	h.mu.Lock()
 	h.closed = true
 	for _, l := range h.listeners {
-		l.drop()
+		l.queue = nil
 	}
 	h.listeners = nil
 	h.mu.Unlock()

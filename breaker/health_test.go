@@ -190,6 +190,20 @@ func TestHealth_ratio(t *testing.T) {
 		{"many, but not over the span", nil, 100 * time.Millisecond, 4, 599, never},
 		{"after healthy traffic", func(x *tier) { x.traffic(5*time.Minute, nil) }, time.Second, 4, 61, time.Minute},
 		{"after a failure long ago", func(x *tier) { x.fail(1); pass(16 * time.Second) }, time.Second, 4, 61, time.Minute},
+		{"after failures that were made good", func(x *tier) {
+			x.fail(4)
+			for range 4 {
+				x.Report(nil)
+			}
+			pass(10 * time.Second)
+		}, time.Second, 4, 61, time.Minute},
+		{"after failures that were not", func(x *tier) {
+			x.fail(4)
+			for range 3 {
+				x.Report(nil)
+			}
+			pass(10 * time.Second)
+		}, time.Second, 5, 61, 50 * time.Second},
 		{"too few fail", nil, time.Second, 3, 1000, never},
 		{"too few calls", nil, 10 * time.Second, 4, 19, never},
 		{"enough calls", nil, 10 * time.Second, 4, 21, 200 * time.Second},
@@ -224,6 +238,18 @@ func TestHealth_ratio(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestHealth_ratio_exactly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newTier(t, breaker.Settings{Ratio: 0.75, MinCalls: 8, MinSpan: 42 * time.Second})
+		for _, err := range []error{errDown, errDown, nil, errDown, errDown, errDown, nil, errDown} {
+			require.Equal(t, breaker.Closed, x.State())
+			x.Report(err)
+			pass(6 * time.Second)
+		}
+		require.Equal(t, breaker.Global, x.State(), "6 of 8, over 42 s")
+	})
 }
 
 func TestHealth_halfOfTheCallsFail(t *testing.T) {

@@ -67,9 +67,6 @@ func (h *Health) watch() {
 func (h *Health) silent(now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed {
-		return h.settings.GlobalAfter
-	}
 	s := h.status.Load()
 	from := s.since
 	if h.served.After(from) {
@@ -134,9 +131,6 @@ func (h *Health) asked(err error) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed {
-		return false
-	}
 	h.count(err)
 	if err == nil && h.partial.State() == gobreaker.StateClosed {
 		h.move(answered, time.Now(), nil)

@@ -11,15 +11,12 @@ type window struct {
 	failures, successes uint64
 }
 
-// success counts a call that succeeded after a first failure, and forgets the
-// window when as many have succeeded as have failed.
+// success counts a call that succeeded, and forgets the window when as many have
+// succeeded as have failed.
 func (w *window) success(now time.Time) {
-	if w.empty() {
-		return
-	}
 	w.successes++
 	w.last = now
-	if w.successes >= w.failures {
+	if w.successes >= w.failures { // also when there is none yet
 		*w = window{}
 	}
 }
