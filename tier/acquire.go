@@ -20,7 +20,7 @@ const (
 
 // acquire is the path of every call, in the order it happens: re-entry, the
 // policy, the line inside the process, the filter, the authority, the lease.
-func (l *Locker) acquire(ctx context.Context, key string, asked *ask) (*Lease, error) {
+func (l *Locker) acquire(ctx context.Context, key string, asked ask) (*Lease, error) {
 	full, err := l.fullKey(key)
 	if err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Err: err}
@@ -41,7 +41,7 @@ func (l *Locker) acquire(ctx context.Context, key string, asked *ask) (*Lease, e
 }
 
 // attempt is apart from acquire, so that a call that fails closed costs nothing.
-func (l *Locker) attempt(ctx context.Context, key, full string, asked *ask, policies *policySet, policy *policy, t terms) (*Lease, error) {
+func (l *Locker) attempt(ctx context.Context, key, full string, asked ask, policies *policySet, policy *policy, t terms) (*Lease, error) {
 	a := &attempt{
 		locker: l, caller: ctx, key: key, full: full,
 		ask: asked, policies: policies, policy: policy, terms: t,
@@ -75,7 +75,7 @@ type attempt struct {
 	caller context.Context
 	key    string
 	full   string
-	ask    *ask
+	ask    ask
 	// The policy and the terms that come of it are those of the last reload.
 	policies *policySet
 	policy   *policy

@@ -13,7 +13,7 @@ type ask struct {
 }
 
 // terms of an acquire under a policy.
-func (k *ask) terms(p *policy) terms {
+func (k ask) terms(p *policy) terms {
 	t := p.terms.with(k.options)
 	once := k.once || t.wait == 0
 	if !k.end.IsZero() {

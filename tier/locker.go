@@ -111,13 +111,13 @@ func (l *Locker) Check(ctx context.Context) error {
 // nothing is held: what a request still on its way might be granted is freed
 // within a second.
 func (l *Locker) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
-	return l.acquire(ctx, key, &ask{options: options})
+	return l.acquire(ctx, key, ask{options: options})
 }
 
 // TryAcquire looks once: [ErrHeld] comes at once, any answer within a second.
 // Otherwise it is Acquire.
 func (l *Locker) TryAcquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
-	return l.acquire(ctx, key, &ask{options: options, once: true})
+	return l.acquire(ctx, key, ask{options: options, once: true})
 }
 
 // Do acquires the key, runs f and releases, also when f panics or calls

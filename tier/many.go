@@ -90,7 +90,7 @@ func (l *Locker) AcquireAll(ctx context.Context, keys ...string) (Leases, error)
 			break
 		}
 		var lease *Lease
-		if lease, err = l.acquire(ctx, key, &ask{end: end}); err == nil {
+		if lease, err = l.acquire(ctx, key, ask{end: end}); err == nil {
 			held = append(held, lease)
 		}
 	}
@@ -134,7 +134,7 @@ func (l *Locker) tryPrefix(ctx context.Context, keys []string, end time.Time) (L
 	errs := make([]error, len(keys))
 	var tries sync.WaitGroup
 	for i, key := range keys {
-		tries.Go(func() { leases[i], errs[i] = l.acquire(ctx, key, &ask{end: end, once: true}) })
+		tries.Go(func() { leases[i], errs[i] = l.acquire(ctx, key, ask{end: end, once: true}) })
 	}
 	tries.Wait()
 	prefix := slices.IndexFunc(errs, func(err error) bool { return err != nil })
@@ -213,7 +213,7 @@ func (l *Locker) AcquireAny(ctx context.Context, keys ...string) (*Lease, error)
 	candidates = spread(candidates)
 	var refusal error
 	for _, key := range candidates {
-		lease, err := l.acquire(ctx, key, &ask{end: end, once: true})
+		lease, err := l.acquire(ctx, key, ask{end: end, once: true})
 		if err = outOfTime(err, refusal); err == nil {
 			return lease, nil
 		}
@@ -241,7 +241,7 @@ func (l *Locker) acquireFirst(ctx context.Context, keys []string, end time.Time)
 	answers := make(chan answer, len(keys))
 	for _, key := range keys {
 		l.behind.run(func() {
-			lease, err := l.acquire(waiting, key, &ask{end: end})
+			lease, err := l.acquire(waiting, key, ask{end: end})
 			answers <- answer{lease, err}
 		})
 	}

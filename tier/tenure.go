@@ -67,10 +67,13 @@ type tenure struct {
 	renewing renewalPlan
 }
 
-// heldKey is what a lease's context carries of its tenure, for re-entry.
-type heldKey struct {
-	locker *Locker
-	full   string
+// heldBy is the key under which a context carries tenures of a locker, for
+// re-entry: the innermost first.
+type heldBy struct{ locker *Locker }
+
+type carried struct {
+	tenure *tenure
+	outer  *carried
 }
 
 // newTenure returns nil when the locker was closed meanwhile.
@@ -95,17 +98,22 @@ func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
 
 // carriedBy returns ctx with the tenure in it, for re-entry.
 func (t *tenure) carriedBy(ctx context.Context) context.Context {
-	return context.WithValue(ctx, heldKey{t.locker, t.full}, t)
+	outer, _ := ctx.Value(heldBy{t.locker}).(*carried)
+	return context.WithValue(ctx, heldBy{t.locker}, &carried{t, outer})
 }
 
 // reenter returns another handle on the tenure that ctx carries, nil when it
 // carries none of this key that is whole. A promise that the tenure's terms do
 // not keep is refused, not dropped.
 func (l *Locker) reenter(ctx context.Context, full string, asked terms) (*Lease, error) {
-	t, ok := ctx.Value(heldKey{l, full}).(*tenure)
-	if !ok || ctx.Err() != nil {
+	held, _ := ctx.Value(heldBy{l}).(*carried)
+	for held != nil && held.tenure.full != full {
+		held = held.outer
+	}
+	if held == nil || ctx.Err() != nil {
 		return nil, nil
 	}
+	t := held.tenure
 	if asked.minHold > t.terms.minHold {
 		return nil, t.error("acquire", optionError("min hold %v on a key that ctx holds already, with %v: ask for it when the key is acquired first", asked.minHold, t.terms.minHold))
 	}
