@@ -86,11 +86,9 @@ type Situation struct {
 // Next returns the rung a call is on: the first line that fits.
 func (l Ladder) Next(s Situation) Rung {
 	switch {
-	case s.Health == breaker.Global:
-		return FailClosed
 	case s.Health == breaker.Partial && l.has(Local) && s.LocalLeft > 0:
 		return Local
-	case s.Health == breaker.Partial:
+	case s.Health != breaker.Closed:
 		return FailClosed
 	case !s.Faulted:
 		return None
