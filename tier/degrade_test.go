@@ -287,6 +287,64 @@ func TestLocal_marks(t *testing.T) {
 	})
 }
 
+// Who waited on the rung local and is granted by the authority has an ordinary
+// mark.
+func TestLocal_marks_afterTheOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, shop())
+		theirs := r.peer(t).must(t, "inventory/1")
+		r.open(t)
+		got := make(chan *tier.Lease)
+		go func() { got <- r.must(t, "inventory/1") }()
+		synctest.Wait()
+		r.authority.Up()
+		time.Sleep(time.Second)
+		r.release(t, theirs)
+		lease := <-got
+		mustLevel(t, lease, tier.LevelFull)
+		state, err := r.filter.Join().Mark(t.Context(), namespace+"/inventory/1", driver.Mark{Token: driver.NewToken(), TTL: time.Second})
+		if err != nil || state.Ours || state.Flagged {
+			t.Errorf("the mark of a full lease: %+v, %v; want a foreign one, not flagged", state, err)
+		}
+		r.release(t, lease)
+	})
+}
+
+// A lease of this process that is still being given back is no other's; and a
+// promotion that failed is tried again.
+func TestPromotion_again(t *testing.T) {
+	for name, met := range map[string]error{
+		"leaving": &driver.Refusal{Left: time.Second, Leaving: true},
+		"busy":    &driver.Refusal{Busy: true},
+		"fault":   fault("claim", driver.ClassUnknown),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, shop())
+				r.open(t)
+				lease := r.must(t, "inventory/1")
+				first := r.calls.count("claim") + 1
+				r.calls.on(onOp("claim", func(_ context.Context, c call) error {
+					if c.n == first {
+						return met
+					}
+					return nil
+				}), nil)
+				r.authority.Up()
+				time.Sleep(5 * time.Second) // a renewal comes by
+				if !r.row(t, "inventory/1").Held {
+					t.Error("never promoted")
+				}
+				if err := lease.Err(); err != nil {
+					t.Error(err)
+				}
+				r.release(t, lease)
+				r.clean(t)
+			})
+		})
+	}
+}
+
 // When the authority is back an ordinary claim keeps others out; the lease stays
 // without a fence to its end.
 func TestPromotion(t *testing.T) {

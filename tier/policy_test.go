@@ -135,8 +135,12 @@ func TestSetPolicies_keepsLocalTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
+		before := time.Now()
 		if _, err := r.Acquire(t.Context(), "inventory/1"); !errors.Is(err, tier.ErrUnavailable) {
 			t.Errorf("local time used up before the reload: %v, want ErrUnavailable", err)
+		}
+		if d := time.Since(before); d != 0 {
+			t.Errorf("refused after %v, want at once", d)
 		}
 	})
 }
