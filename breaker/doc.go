@@ -38,6 +38,7 @@
 //
 // Report and State never wait for a probe, for a listener or for the network. A
 // probe that hangs, panics or ends its goroutine is a failed probe, and is
-// followed by another. Listeners are told of every change in its order, outside
+// followed by another; only when several have ignored the end of their context
+// is none started until one of them returns. Listeners are told of every change in its order, outside
 // all locks, and may call anything.
 package breaker

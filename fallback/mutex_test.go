@@ -361,6 +361,23 @@ func TestReentrantMutex_Expire(t *testing.T) {
 	})
 }
 
+func TestReentrantMutex_successorsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m fallback.ReentrantMutex
+		require.NoError(t, m.TryLock("k", a, time.Hour))
+		waiting := make(chan error, 1)
+		go func() { waiting <- m.Lock(t.Context(), "k", b, 5*time.Second) }()
+		pass(10 * time.Second)
+		require.NoError(t, m.Unlock("k", a))
+		require.NoError(t, <-waiting)
+		left, held := m.Holds("k", b)
+		require.True(t, held)
+		require.Equal(t, 5*time.Second, left, "its own, from now: neither a's nor since it came")
+		pass(5 * time.Second)
+		require.Zero(t, m.Len())
+	})
+}
+
 func TestReentrantMutex_givingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m fallback.ReentrantMutex
