@@ -361,9 +361,21 @@ func TestHealth_Close(t *testing.T) {
 	})
 }
 
+func TestHealth_Close_whileClosed(t *testing.T) {
+	x := newTier(t, breaker.Settings{})
+	x.Close()
+	x.fail(100)
+	require.Equal(t, breaker.Closed, x.State())
+	require.Empty(t, x.changes)
+}
+
 func TestReport_allocations(t *testing.T) {
 	x := newTier(t, breaker.Settings{})
 	require.Zero(t, testing.AllocsPerRun(1000, func() { x.Report(nil) }))
+	x.fail(2)
+	x.Report(nil)
+	x.Report(nil)
+	require.Zero(t, testing.AllocsPerRun(1000, func() { x.Report(nil) }), "nor for long after a failure")
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		if x.State() != breaker.Closed || x.RetryAfter() != 0 {
 			panic("open")
