@@ -42,14 +42,13 @@ const (
 	pauseRoom = 8
 	// killRoom leaves two seconds after Redis is back, for everyone to notice.
 	killRoom = 5 * time.Second
+	// outageRoom is what it takes to see every rung while MySQL is out, and everyone back.
+	outageRoom = 8 * time.Second
 )
 
-// Faults and scenarios that the command line of the whole demo knows, and this
-// build does not have yet.
-var (
-	laterScenarios = []string{"payment", "all"}
-	laterFaults    = []string{"mysql-pause", "mysql-kill", "all"}
-)
+// Scenarios that the command line of the whole demo knows, and this build does
+// not have yet.
+var laterScenarios = []string{"payment", "all"}
 
 // parseFlags reads the command line. Usage goes to stderr; flag.ErrHelp means
 // that it was asked for.
@@ -66,7 +65,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.DurationVar(&o.duration, "duration", 10*time.Second, "how long the shop is open")
 	fs.DurationVar(&o.ttl, "ttl", time.Second, "how long a lease lasts without renewal")
 	fs.Int64Var(&o.seed, "seed", 1, "seed of the workers' choices and of the faults' victims")
-	fs.StringVar(&o.fault, "fault", faultNone, "what goes wrong: none, redis-kill, redis-flush, or holder-pause")
+	fs.StringVar(&o.fault, "fault", faultNone, "what goes wrong: "+strings.Join(faultNames, ", "))
 	fs.StringVar(&o.engine, "engine", "mariadb", "which database server to start: mariadb or mysql")
 	fs.StringVar(&o.redis, "redis", "", "`URL` of a Redis to use instead of starting one")
 	fs.StringVar(&o.mysql, "mysql", "", "`DSN` of a MySQL or MariaDB database to use instead of starting a server;\nthe lock's tables and tables named tierlock_demo_... are made in it")
@@ -123,10 +122,8 @@ func (o options) validate() error {
 		return fmt.Errorf("-scenario %q is unknown: inventory", o.scenario)
 	case !slices.Contains([]string{lockTierlock, lockRedis, lockNone}, o.lock):
 		return fmt.Errorf("-lock %q is unknown: tierlock, redis or none", o.lock)
-	case slices.Contains(laterFaults, o.fault):
-		return fmt.Errorf("-fault %s is not available yet: none, redis-kill, redis-flush and holder-pause are", o.fault)
-	case !slices.Contains([]string{faultNone, faultRedisKill, faultRedisFlush, faultHolderPause}, o.fault):
-		return fmt.Errorf("-fault %q is unknown: none, redis-kill, redis-flush or holder-pause", o.fault)
+	case !slices.Contains(faultNames, o.fault):
+		return fmt.Errorf("-fault %q is unknown: one of %s", o.fault, strings.Join(faultNames, ", "))
 	case o.engine != "mariadb" && o.engine != "mysql":
 		return fmt.Errorf("-engine %q is unknown: mariadb or mysql", o.engine)
 	case o.nodes < 1 || o.nodes > maxNodes:
@@ -139,17 +136,29 @@ func (o options) validate() error {
 		return fmt.Errorf("-ttl %v is not between %v and %v", o.ttl, minTTL, maxTTL)
 	case o.redisFault() && o.redis != "":
 		return fmt.Errorf("-fault %s would break a Redis that the demo did not start: leave -redis out", o.fault)
+	case o.mysqlFault() && o.mysql != "":
+		return fmt.Errorf("-fault %s would break a MySQL that the demo did not start: leave -mysql out", o.fault)
+	case o.mysqlFault() && o.fault != faultAll && o.duration < outageRoom:
+		return fmt.Errorf("-fault %s needs -duration %v or more", o.fault, outageRoom)
+	case o.fault == faultAll && o.duration < allRoom(o.ttl):
+		return fmt.Errorf("-fault all needs -duration %v or more with -ttl %v", allRoom(o.ttl), o.ttl)
 	case o.fault == faultHolderPause && o.duration < pauseRoom*o.ttl:
 		return fmt.Errorf("-fault holder-pause needs -duration %v or more with -ttl %v", pauseRoom*o.ttl, o.ttl)
 	case o.fault == faultRedisKill && o.duration < killRoom:
 		return fmt.Errorf("-fault redis-kill needs -duration %v or more", killRoom)
-	case o.fault == faultHolderPause && o.nodes < 2:
-		return errors.New("-fault holder-pause needs -nodes 2 or more: others must sell while one is stopped")
+	case (o.fault == faultHolderPause || o.fault == faultAll) && o.nodes < 2:
+		return fmt.Errorf("-fault %s needs -nodes 2 or more: others must sell while one is stopped", o.fault)
 	}
 	return nil
 }
 
-func (o options) redisFault() bool { return o.fault == faultRedisKill || o.fault == faultRedisFlush }
+func (o options) redisFault() bool {
+	return o.fault == faultRedisKill || o.fault == faultRedisFlush || o.fault == faultAll
+}
+
+func (o options) mysqlFault() bool {
+	return o.fault == faultMySQLPause || o.fault == faultMySQLKill || o.fault == faultAll
+}
 
 // guarded reports whether writes are guarded: only tierlock has something to
 // guard them with.

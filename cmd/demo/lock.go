@@ -26,6 +26,7 @@ var (
 	errUnavailable = errors.New("lock unavailable")
 	errLost        = errors.New("turn lost")
 	errStale       = errors.New("the lease row refused the write")
+	errUnfenced    = errors.New("the turn has no fence to write with")
 )
 
 // locker is all that workers know of a lock; they run the same code on every
@@ -45,7 +46,7 @@ type turn interface {
 	deadline() (time.Time, bool)
 	level() level
 	// confirm is called last before COMMIT. It answers errStale when the turn
-	// is over, and nil on an arm that has no guard.
+	// is over, errUnfenced when it was granted without a fence, and nil on an arm that has no guard.
 	confirm(ctx context.Context, tx *sql.Tx) error
 	// release answers errLost when there was nothing left to release.
 	release(ctx context.Context) error

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tierlock/tierlock/breaker"
+	"github.com/tierlock/tierlock/fallback"
 	"github.com/tierlock/tierlock/idempotency"
 	"github.com/tierlock/tierlock/mysqlauth"
 	"github.com/tierlock/tierlock/redisfast"
@@ -23,6 +25,17 @@ const (
 )
 
 var demoTables = mysqlauth.WithTablePrefix("tierlock_demo_")
+
+// The demo's outages last seconds, so its windows are short enough for every rung
+// of the ladder to be seen in one. A service keeps the defaults.
+var (
+	windows  = breaker.Settings{ProbeEvery: 100 * time.Millisecond, MinSpan: 2 * time.Second, GlobalAfter: 2 * time.Second}
+	policies = []tier.Policy{{
+		Match:    "inventory/**",
+		Degrade:  fallback.Ladder{fallback.Retry, fallback.Local, fallback.FailClosed},
+		LocalFor: time.Second,
+	}}
+)
 
 func ensureLeaseTable(ctx context.Context, db *sql.DB) error {
 	return mysqlauth.EnsureSchema(ctx, db, demoTables)
@@ -45,7 +58,8 @@ func openTierlock(ctx context.Context, s setup) (locker, error) {
 	}
 	l, err := tier.New(filter, authority,
 		tier.WithNamespace(demoNamespace), tier.WithTTL(s.TTL), tier.WithWait(acquireWait),
-		tier.WithHolder(fmt.Sprintf("node %d", s.Node)))
+		tier.WithHolder(fmt.Sprintf("node %d", s.Node)),
+		tier.WithBreaker(windows), tier.WithPolicies(policies...))
 	if err != nil {
 		return nil, errors.Join(err, authority.Close(ctx), filter.Close(ctx))
 	}
@@ -101,8 +115,11 @@ func (t leaseTurn) confirm(ctx context.Context, tx *sql.Tx) error {
 		return nil
 	}
 	err := idempotency.ConfirmTx(ctx, tx, t.lease)
-	if errors.Is(err, idempotency.ErrStaleFence) {
+	switch {
+	case errors.Is(err, idempotency.ErrStaleFence):
 		return fmt.Errorf("%w: %w", errStale, err)
+	case errors.Is(err, idempotency.ErrUnfenced):
+		return fmt.Errorf("%w: %w", errUnfenced, err)
 	}
 	return err
 }

@@ -38,6 +38,9 @@ func TestMatrix(t *testing.T) {
 		{"-lock tierlock", exitHeld, clean},
 		{"-lock tierlock -fault redis-flush", exitHeld, clean},
 		{"-lock tierlock -fault redis-kill", exitHeld, func(r result) bool { return clean(r) && r.Levels.Authority > 0 }},
+		{"-lock tierlock -fault mysql-pause", exitHeld, rungs},
+		{"-lock tierlock -fault mysql-kill", exitHeld, rungs},
+		{"-lock tierlock -fault all -duration 30s", exitHeld, clean},
 		{"-lock tierlock -fault holder-pause", exitHeld, func(r result) bool { return clean(r) && r.StaleRejected > 0 }},
 	}
 	for _, row := range rows {
@@ -60,3 +63,6 @@ func TestMatrix(t *testing.T) {
 }
 
 func clean(r result) bool { return r.OK && r.Oversold == 0 && r.Overlaps == 0 && r.Error == "" }
+
+// rungs were seen, each of them.
+func rungs(r result) bool { return clean(r) && r.Levels.Local > 0 && r.Unavailable > 0 }

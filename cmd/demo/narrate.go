@@ -31,6 +31,12 @@ func (o options) faultInWords() string {
 		return "Redis forgets everything every 500 ms"
 	case faultRedisKill:
 		return "Redis is killed and comes back empty"
+	case faultMySQLPause:
+		return "MySQL falls silent for a while"
+	case faultMySQLKill:
+		return "MySQL is killed and comes back"
+	case faultAll:
+		return "all of them, one after another"
 	case faultHolderPause:
 		return "twice a holder freezes past its lease, then writes"
 	}

@@ -14,6 +14,7 @@ type outcome struct {
 	interrupted bool
 	planned     int // faults
 	injected    int
+	outages     []outage // of MySQL
 	begin, end  instant
 	tally       tally
 	logs        [][]tenure // by node
@@ -24,9 +25,13 @@ func (o outcome) seconds() float64 { return o.end.sub(o.begin).Seconds() }
 
 func (o outcome) overlaps() int64 { return overlaps(slices.Concat(o.logs...)) }
 
-// silence is the longest time without a write, the ends of the run included.
+// silence is the longest time without a write while MySQL was up, the ends of the
+// run included.
 func (o outcome) silence() time.Duration {
 	marks := []instant{o.begin, o.end}
+	for _, out := range o.outages {
+		marks = append(marks, out.from, out.until)
+	}
 	for _, log := range o.logs {
 		for _, t := range log {
 			if t.Wrote > o.begin && t.Wrote < o.end {
@@ -37,7 +42,9 @@ func (o outcome) silence() time.Duration {
 	slices.Sort(marks)
 	var longest time.Duration
 	for i := 1; i < len(marks); i++ {
-		longest = max(longest, marks[i].sub(marks[i-1]))
+		if !slices.ContainsFunc(o.outages, func(out outage) bool { return out.from <= marks[i-1] && marks[i] <= out.until }) {
+			longest = max(longest, marks[i].sub(marks[i-1]))
+		}
 	}
 	return longest
 }

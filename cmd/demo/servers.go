@@ -70,6 +70,9 @@ func (s *servers) startSQL(ctx context.Context, o options, say func(string)) (er
 	if s.sql, err = stack.SQL(ctx, engine, stack.Options{}); err != nil {
 		return err
 	}
+	if (o.mysqlFault() || o.story) && !s.sql.Ours() {
+		return errors.New("the fault would break a MySQL that the demo did not start: unset TIERLOCK_MYSQL_DSN")
+	}
 	if s.database, err = s.sql.NewDatabase(ctx, "demo"); err != nil {
 		return err
 	}

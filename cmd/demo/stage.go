@@ -67,9 +67,9 @@ func (s *stage) run(ctx context.Context, servers *servers, shop *shop, crew *cre
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // an interrupt is no crash
 	defer unwatch()
 	crashed := crew.crashed(watch)
-	steps := plan(s.fault, s.duration)
+	steps := plan(s.options)
 	sabotage := &saboteur{
-		redis: servers.redis, crew: crew, ttl: s.ttl,
+		redis: servers.redis, mysql: servers.sql, crew: crew, ttl: s.ttl,
 		rng: rand.New(rand.NewPCG(uint64(s.seed), 0)),
 	}
 	begin, started := now(), time.Now()
@@ -99,7 +99,7 @@ func (s *stage) run(ctx context.Context, servers *servers, shop *shop, crew *cre
 	}
 	return outcome{
 		options: s.options, interrupted: ctx.Err() != nil,
-		planned: faults(steps), injected: int(sabotage.injected.Load()),
+		planned: faults(steps), injected: int(sabotage.injected.Load()), outages: sabotage.outages,
 		begin: begin, end: end,
 		tally: crew.counted(), logs: crew.tenures(), books: books,
 	}, nil

@@ -25,6 +25,7 @@ var scenes = []scene{
 	{"tierlock, and Redis forgets.", lockTierlock, true, faultRedisFlush, 6 * time.Second, false},
 	{"tierlock without its guard, and a holder freezes past its lease.", lockTierlock, false, faultHolderPause, 8 * time.Second, true},
 	{"tierlock, and a holder freezes past its lease.", lockTierlock, true, faultHolderPause, 8 * time.Second, false},
+	{"tierlock, and MySQL falls silent.", lockTierlock, true, faultMySQLPause, 8 * time.Second, false},
 }
 
 // over is the command line with what the scene chooses.

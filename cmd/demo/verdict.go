@@ -69,6 +69,12 @@ func (o outcome) faultFindings() []finding {
 			o.tally.Rejected > 0, true, "late writers are refused",
 			fmt.Sprintf("the lease row refused %d writes", o.tally.Rejected),
 		})
+	case (o.fault == faultMySQLPause || o.fault == faultMySQLKill) && o.lock == lockTierlock:
+		all = append(all, finding{
+			o.tally.Levels.Local > 0 && o.tally.Unavailable > 0 && o.fullAtEnd(), false, "each rung was seen, and left",
+			fmt.Sprintf("%d turns within a process alone, %d refused; the last ones on both tiers: %t",
+				o.tally.Levels.Local, o.tally.Unavailable, o.fullAtEnd()),
+		})
 	case o.fault == faultRedisKill && o.lock == lockTierlock:
 		all = append(all, finding{
 			o.tally.Levels.Authority > 0 && o.fullAtEnd(), false, "MySQL carries on without Redis",

@@ -49,7 +49,7 @@ func (w *worker) turn(ctx context.Context, product int) {
 
 	entry.Wrote, err = w.serve(held, product, ctx.Done())
 	lost := held.context().Err() != nil
-	if !errors.Is(err, errStale) && !lost && err != nil {
+	if !errors.Is(err, errStale) && !errors.Is(err, errUnfenced) && !lost && err != nil {
 		w.ledger.trouble(err)
 	}
 	entry.Until = now()
