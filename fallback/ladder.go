@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tierlock/tierlock/breaker" //nolint:depguard // its State alone, which is what the ladder is about
+	"github.com/tierlock/tierlock/breaker"
 )
 
 // Ladder is what a policy allows when the authority does not serve, mildest

@@ -51,11 +51,11 @@ func (l *Locker) deciding(p *policy) *breaker.Health {
 // fault: None while the deciding tier serves.
 func (l *Locker) rung(p *policy) fallback.Rung {
 	health := l.deciding(p)
-	state := health.State()
-	if state == breaker.Closed {
+	state, since := health.State(), health.OpenSince()
+	if state == breaker.Closed || since.IsZero() { // it may have closed between the two
 		return fallback.None
 	}
-	return p.Degrade.Next(fallback.Situation{Health: state, LocalLeft: p.local.left(health.OpenSince(), time.Now(), p.LocalFor)})
+	return p.Degrade.Next(fallback.Situation{Health: state, LocalLeft: p.local.left(since, time.Now(), p.LocalFor)})
 }
 
 // watchTiers begins to judge the tiers by what their drivers tell, and says when

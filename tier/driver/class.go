@@ -71,8 +71,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // ClassOf returns the class of a driver's error. Errors of a context that
 // carry no class are the caller's; everything else unclassified is unknown.
 func ClassOf(err error) Class {
-	var classified *Error
-	if errors.As(err, &classified) {
+	if classified, ok := errors.AsType[*Error](err); ok {
 		return classified.Class
 	}
 	if _, ok := errors.AsType[*Refusal](err); ok {
