@@ -107,7 +107,7 @@ func (r *renewer) awaitReleases(ctx context.Context, held []*tenure) error {
 		t.mu.Lock()
 		if t.state != tenureEnding {
 			t.lose(ErrClosed)
-			errs = append(errs, t.error("close", fmt.Errorf("not released; it expires in %v", max(0, time.Until(t.until)).Round(time.Millisecond))))
+			errs = append(errs, t.error("close", fmt.Errorf("not released; it %s", expiry(t.until))))
 		}
 		t.unlock()
 	}

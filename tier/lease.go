@@ -196,10 +196,17 @@ func (l *Lease) Release(ctx context.Context) error {
 	if loss, ok := errors.AsType[*driver.Loss](err); ok {
 		err = fmt.Errorf("%w: %w", ErrLost, loss)
 	} else if err != nil {
-		err = fmt.Errorf("not known yet whether the key is free; the release goes on, and the lease expires in %v at the latest: %w",
-			time.Until(until).Round(time.Millisecond), err)
+		err = fmt.Errorf("not known yet whether the key is free; the release goes on, and the lease %s: %w", expiry(until), err)
 	}
 	return l.error("release", err)
+}
+
+// expiry says when a lease that is not renewed is over at the latest.
+func expiry(until time.Time) string {
+	if left := time.Until(until).Round(time.Millisecond); left > 0 {
+		return fmt.Sprintf("expires in %v at the latest", left)
+	}
+	return "has expired"
 }
 
 // unanswered says that nothing is known, and keeps the context's error where

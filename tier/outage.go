@@ -47,6 +47,10 @@ func (l *Locker) deciding(p *policy) *breaker.Health {
 	return l.authorityHealth
 }
 
+// Rung returns where the policy of a key stands on its ladder now: none while the
+// deciding tier serves. It sends nothing.
+func (l *Locker) Rung(key string) fallback.Rung { return l.rung(l.policies.Load().find(key)) }
+
 // rung is where a policy's keys are on its ladder when nobody has just met a
 // fault: None while the deciding tier serves.
 func (l *Locker) rung(p *policy) fallback.Rung {

@@ -57,7 +57,9 @@ func TestLedger_report(t *testing.T) {
 type refusing struct{ err error }
 
 func (r refusing) acquire(context.Context, string) (turn, error) { return nil, r.err }
-func (refusing) close(context.Context) error                     { return nil }
+func (refusing) rung() string                                    { return "" }
+
+func (refusing) close(context.Context) error { return nil }
 
 func TestWorker_refused(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/tierlock/tierlock/fallback"
 )
 
 // live prints a line a second while the shop is open.
@@ -17,6 +19,7 @@ type live struct {
 	crew     *crew
 	sabotage *saboteur
 	last     tally
+	rungs    map[*process]string // as shown
 }
 
 // until returns at the end, when ctx ends, or with the reason of a node that
@@ -24,9 +27,11 @@ type live struct {
 func (l *live) until(ctx context.Context, end time.Time, crashed <-chan error) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	look := time.NewTicker(reportEvery)
+	defer look.Stop()
 	lined := time.Now()
 	over := time.After(time.Until(end))
-	for second := 1; ; second++ {
+	for second := 1; ; {
 		select {
 		case <-over:
 			if time.Since(lined) > 900*time.Millisecond { // this second is over too
@@ -37,9 +42,30 @@ func (l *live) until(ctx context.Context, end time.Time, crashed <-chan error) e
 			return nil
 		case err := <-crashed:
 			return err
+		case <-look.C:
+			l.changes()
 		case <-tick.C:
 			l.line(ctx, second)
 			lined = time.Now()
+			second++
+		}
+	}
+}
+
+// changes says which node's policy went to another rung.
+func (l *live) changes() {
+	if l.rungs == nil {
+		l.rungs = make(map[*process]string)
+	}
+	for _, p := range l.crew.nodes {
+		now, shown := p.standsOn(), l.rungs[p]
+		l.rungs[p] = now
+		switch {
+		case now == shown || now == "" || shown == "":
+		case now == fallback.None.String():
+			fmt.Fprintf(l.out, "           node %d: inventory/** asks MySQL again\n", p.number)
+		default:
+			fmt.Fprintf(l.out, "           node %d: inventory/** is on the rung %s\n", p.number, now)
 		}
 	}
 }

@@ -35,6 +35,9 @@ type locker interface {
 	// acquire waits for the key. Errors are errHeld, errUnavailable, or the
 	// context's.
 	acquire(ctx context.Context, key string) (turn, error)
+	// rung is where the policy of the products stands on its ladder; empty on
+	// an arm that has none.
+	rung() string
 	close(ctx context.Context) error
 }
 

@@ -18,6 +18,8 @@ func (noLock) acquire(ctx context.Context, _ string) (turn, error) {
 	return freeTurn{context.WithoutCancel(ctx)}, nil
 }
 
+func (noLock) rung() string { return "" }
+
 func (noLock) close(context.Context) error { return nil }
 
 type freeTurn struct{ ctx context.Context }

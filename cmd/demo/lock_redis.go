@@ -35,6 +35,8 @@ func openRedisLock(ctx context.Context, s setup) (locker, error) {
 	return &redisLock{filter: filter, ttl: s.TTL}, nil
 }
 
+func (*redisLock) rung() string { return "" }
+
 func (l *redisLock) close(ctx context.Context) error { return l.filter.Close(ctx) }
 
 func (l *redisLock) acquire(ctx context.Context, key string) (turn, error) {

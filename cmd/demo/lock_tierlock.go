@@ -69,6 +69,8 @@ func openTierlock(ctx context.Context, s setup) (locker, error) {
 	return &tierlock{locker: l, guard: s.Guard}, nil
 }
 
+func (l *tierlock) rung() string { return l.locker.Rung(lockKey(0)).String() }
+
 func (l *tierlock) close(ctx context.Context) error { return l.locker.Close(ctx) }
 
 func (l *tierlock) acquire(ctx context.Context, key string) (turn, error) {

@@ -37,6 +37,7 @@ const (
 type report struct {
 	Kind    string
 	Tally   tally    // totals so far
+	Rung    string   `json:",omitempty"` // of the products' policy, now
 	Tenures []tenure `json:",omitempty"` // those that ended since the last report
 	Error   string   `json:",omitempty"`
 }

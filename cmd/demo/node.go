@@ -44,6 +44,7 @@ func nodeMain(in io.Reader, out io.Writer) int {
 type node struct {
 	setup  setup
 	ledger ledger
+	locks  locker // nil until it is open
 
 	mu    sync.Mutex // one line at a time
 	lines *json.Encoder
@@ -54,7 +55,11 @@ type node struct {
 func (n *node) say(kind string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.lines.Encode(n.ledger.report(kind))
+	r := n.ledger.report(kind)
+	if n.locks != nil {
+		r.Rung = n.locks.rung()
+	}
+	return n.lines.Encode(r)
 }
 
 func (n *node) work(commands *json.Decoder) (err error) {
@@ -71,6 +76,7 @@ func (n *node) work(commands *json.Decoder) (err error) {
 	if err != nil {
 		return err
 	}
+	n.locks = locks
 	stop := &selfStop{ttl: n.setup.TTL, say: n.say}
 	started := make(chan struct{})
 	go obey(commands, map[string]func(){

@@ -28,6 +28,7 @@ type process struct {
 
 	mu      sync.Mutex
 	tally   tally
+	rung    string
 	tenures []tenure
 	err     error // why the process ended; set before gone is closed
 }
@@ -91,6 +92,7 @@ func (p *process) listen(stdout io.Reader) error {
 		}
 		p.mu.Lock()
 		p.tally = r.Tally
+		p.rung = r.Rung
 		p.tenures = append(p.tenures, r.Tenures...)
 		p.mu.Unlock()
 		switch r.Kind {
@@ -151,6 +153,13 @@ func (p *process) counted() tally {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.tally
+}
+
+// standsOn is the rung that the node has reported last.
+func (p *process) standsOn() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rung
 }
 
 // failure is why the node ended, once gone is closed; nil when it was told to
