@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 )
 
 // Close ends the locker: new calls and waiters get [ErrClosed]; what is held is
