@@ -88,6 +88,7 @@ type attempt struct {
 
 	met      obstacle  // what the last step met
 	failures int       // faults of the deciding tier in a row
+	retried  bool      // on the rung retry
 	asked    time.Time // since when the authority owes an answer; zero when it does not
 	look     bool      // read before the next claim: the last one was refused
 
@@ -95,6 +96,9 @@ type attempt struct {
 
 	wake <-chan struct{} // nil until we wait for messages
 	poll poll
+
+	waiting    *policyMetrics // the wait is counted here; nil before it begins
+	waitsSince time.Time
 }
 
 func (a *attempt) run(ctx context.Context) (*Lease, error) {
@@ -111,6 +115,7 @@ func (a *attempt) run(ctx context.Context) (*Lease, error) {
 		return nil, err
 	}
 	lease, err := a.ahead(ctx)
+	a.waited()
 	if err != nil {
 		a.giveUp()
 		return nil, err
@@ -122,6 +127,7 @@ func (a *attempt) run(ctx context.Context) (*Lease, error) {
 // them or the caller ends it.
 func (a *attempt) ahead(ctx context.Context) (*Lease, error) {
 	if !a.turn.isHead() {
+		a.waits()
 		head := a.turn.await(ctx)
 		a.met = a.turn.inTheWay()
 		if !head {
@@ -143,6 +149,7 @@ func (a *attempt) ahead(ctx context.Context) (*Lease, error) {
 			// what was released before it is not missed (faults.md G1).
 			a.wake, stop = a.locker.filter.Wakeups(a.full)
 		}
+		a.waits()
 		if !a.sleep(ctx) {
 			return nil, a.ended(ctx)
 		}

@@ -69,7 +69,10 @@ func (a *attempt) fault(ctx context.Context, err error) error {
 		Retries: a.failures - 1, Attempts: a.policy.Attempts,
 		LocalLeft: a.policy.local.left(health.OpenSince(), time.Now(), a.policy.LocalFor),
 	}) {
-	case fallback.Local, fallback.Retry:
+	case fallback.Retry:
+		a.retried = true
+		return nil
+	case fallback.Local:
 		return nil
 	case fallback.None, fallback.FailClosed:
 	}

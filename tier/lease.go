@@ -21,7 +21,8 @@ import (
 // must not be done twice belongs into a guarded write (package idempotency).
 type Lease struct {
 	*tenure
-	released atomic.Bool
+	released  atomic.Bool
+	reentered bool // a further handle on a tenure that was held
 }
 
 // Key returns the key as it was given to Acquire.
@@ -137,6 +138,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 		}
 		answer := by.Renew(ctx, []driver.Renewal{{Key: l.full, Token: token, TTL: l.terms.ttl, Until: until}})[0]
 		if busy(answer.Err) && pause(ctx, busyRenewal) {
+			l.locker.metrics.renewal(false, answer.Err)
 			continue
 		}
 		if err := l.renewed(by, answer); err != nil {
@@ -172,10 +174,12 @@ func (l *Lease) Release(ctx context.Context) error {
 	defer l.locker.behind.done()
 	defer l.locker.renewer.forget(l.tenure)
 	if loss != nil {
+		l.locker.metrics.release(releaseLost)
 		return l.error("release", fmt.Errorf("%w: %w", ErrLost, loss))
 	}
 	select {
 	case <-l.locker.closed:
+		l.locker.metrics.release(releaseClosed)
 		return l.error("release", fmt.Errorf("%w: the lease was left to expire", ErrClosed))
 	default:
 	}
@@ -193,6 +197,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	l.marks.keep = err == nil
 	l.finishMark()
 	l.unlock()
+	l.countRelease(err)
 	if loss, ok := errors.AsType[*driver.Loss](err); ok {
 		err = fmt.Errorf("%w: %w", ErrLost, loss)
 	} else if err != nil {

@@ -36,6 +36,7 @@ type Locker struct {
 
 	authorityHealth, filterHealth *breaker.Health // the filter's is nil where there is none
 
+	metrics   *metrics   // nil: none
 	reloading sync.Mutex // one SetPolicies at a time
 
 	closing context.Context // ends when Close begins
@@ -73,6 +74,10 @@ func New(filter driver.Filter, authority driver.Authority, options ...Option) (*
 	l.rows = &rowGrantor{authority}
 	l.closing, l.close = context.WithCancelCause(context.Background())
 	l.renewer = newRenewer(l)
+	var err error
+	if l.metrics, err = register(s.registerer); err != nil {
+		return nil, err
+	}
 	if err := l.watchTiers(); err != nil {
 		return nil, err
 	}
@@ -111,13 +116,21 @@ func (l *Locker) Check(ctx context.Context) error {
 // nothing is held: what a request still on its way might be granted is freed
 // within a second.
 func (l *Locker) Acquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
-	return l.acquire(ctx, key, ask{options: options})
+	return l.one(ctx, key, ask{options: options})
 }
 
 // TryAcquire looks once: [ErrHeld] comes at once, any answer within a second.
 // Otherwise it is Acquire.
 func (l *Locker) TryAcquire(ctx context.Context, key string, options ...AcquireOption) (*Lease, error) {
-	return l.acquire(ctx, key, ask{options: options, once: true})
+	return l.one(ctx, key, ask{options: options, once: true})
+}
+
+// one is an acquire whose answer is the caller's.
+func (l *Locker) one(ctx context.Context, key string, asked ask) (*Lease, error) {
+	began := l.metrics.clock()
+	lease, err := l.acquire(ctx, key, asked)
+	l.told(began, lease, err)
+	return lease, err
 }
 
 // Do acquires the key, runs f and releases, also when f panics or calls

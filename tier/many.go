@@ -72,6 +72,18 @@ func (l *Locker) DoAll(ctx context.Context, keys []string, f func(context.Contex
 // and [ErrLost] or [ErrMaxHold] where one ended while the next was waited for.
 // After any of them nothing is held.
 func (l *Locker) AcquireAll(ctx context.Context, keys ...string) (Leases, error) {
+	began := l.metrics.clock()
+	leases, err := l.acquireAll(ctx, keys)
+	if err != nil {
+		l.told(began, nil, err)
+	}
+	for _, lease := range leases {
+		l.told(began, lease, nil)
+	}
+	return leases, err
+}
+
+func (l *Locker) acquireAll(ctx context.Context, keys []string) (Leases, error) {
 	named, err := l.distinct(keys)
 	if err != nil {
 		return nil, err
@@ -205,6 +217,13 @@ func (l *Locker) distinct(keys []string) ([]string, error) {
 // anywhere among them so that callers spread; when none is free it waits for
 // all of them. Errors are those of [Locker.Acquire].
 func (l *Locker) AcquireAny(ctx context.Context, keys ...string) (*Lease, error) {
+	began := l.metrics.clock()
+	lease, err := l.acquireAny(ctx, keys)
+	l.told(began, lease, err)
+	return lease, err
+}
+
+func (l *Locker) acquireAny(ctx context.Context, keys []string) (*Lease, error) {
 	candidates, err := l.distinct(keys)
 	if err != nil {
 		return nil, err

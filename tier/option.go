@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/tierlock/tierlock/breaker"
@@ -53,6 +54,7 @@ type settings struct {
 	terms      terms
 	policies   []Policy
 	breaker    breaker.Settings
+	registerer prometheus.Registerer
 }
 
 // terms is what one lease is asked for with, and keeps to its end.

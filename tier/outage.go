@@ -71,11 +71,15 @@ func (l *Locker) watchTiers() (err error) {
 	if l.filter != nil {
 		l.filterHealth, err = l.watchTier("redis", l.filter)
 	}
+	if err == nil {
+		l.metrics.watch(l)
+	}
 	return err
 }
 
 // stopWatching ends the probes. It may be called more than once.
 func (l *Locker) stopWatching() {
+	l.metrics.unwatch(l)
 	l.authorityHealth.Close()
 	if l.filterHealth != nil {
 		l.filterHealth.Close()

@@ -160,6 +160,7 @@ type policy struct {
 	// closed is the answer of the rung fail_closed, made ahead: in an outage it
 	// has to cost nothing.
 	closed error
+	seen   *policyMetrics // nil: none
 }
 
 // policySet is what one reload set.
@@ -229,6 +230,9 @@ func (l *Locker) SetPolicies(policies ...Policy) error {
 	set, err := l.compile(policies)
 	if err != nil {
 		return err
+	}
+	for _, p := range append(set.list[:len(set.list):len(set.list)], set.rest) {
+		p.seen = l.metrics.of(p.name)
 	}
 	l.policies.Store(set)
 	return nil

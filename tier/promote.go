@@ -67,7 +67,7 @@ func (l *Locker) promote(t *tenure) (again bool) {
 			time.Sleep(busyRetry())
 		case refused:
 			t.mu.Lock()
-			t.lose(fmt.Errorf("%w: another process was granted the key while it was held locally", ErrLost))
+			t.lose(errOvertaken)
 			t.unlock()
 			return false
 		default:
@@ -76,6 +76,9 @@ func (l *Locker) promote(t *tenure) (again bool) {
 	}
 	return false
 }
+
+// errOvertaken is how a local lease ends when promotion comes too late.
+var errOvertaken = fmt.Errorf("%w: another process was granted the key while it was held locally", ErrLost)
 
 // grantorOf is the tier that decides about a tenure's key.
 func (l *Locker) grantorOf(t *tenure) grantor {

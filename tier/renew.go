@@ -221,6 +221,7 @@ func (l *Locker) renewAll(of renewalBatch, tenures []*tenure) {
 func (t *tenure) renewed(by grantor, answer driver.Renewed) error {
 	t.mu.Lock()
 	defer t.unlock()
+	t.locker.metrics.renewal(by != t.by || t.state != tenureHeld, answer.Err)
 	if by != t.by {
 		return nil
 	}

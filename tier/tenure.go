@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tierlock/tierlock/fallback"
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
@@ -45,6 +46,8 @@ type tenure struct {
 	grant driver.Grant
 	// granted is a local time before the grant, from which MinHold counts.
 	granted time.Time
+	since   time.Time // of the hold, for metrics
+	rung    fallback.Rung
 	mark    driver.Mark
 
 	ctx    context.Context
@@ -81,7 +84,7 @@ func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
 	t := &tenure{
 		locker: a.locker, turn: a.turn, key: a.key, full: a.full, policy: a.policy, terms: a.terms,
 		by: by, token: g.Token,
-		level: level, grant: g, granted: g.Until.Add(-a.terms.ttl), mark: a.mark, until: g.Until, handles: 1,
+		level: level, rung: a.rung(level), grant: g, granted: g.Until.Add(-a.terms.ttl), mark: a.mark, until: g.Until, handles: 1,
 	}
 	if t.terms.maxHold > 0 {
 		t.overdue = time.Now().Add(t.terms.maxHold)
@@ -92,6 +95,7 @@ func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
 	if !a.locker.renewer.add(t) {
 		return nil
 	}
+	t.isGranted()
 	t.timer = time.AfterFunc(t.untilNext(time.Now()), t.tick)
 	return t
 }
@@ -149,7 +153,7 @@ func (t *tenure) enter() *Lease {
 		return nil
 	}
 	t.handles++
-	return &Lease{tenure: t}
+	return &Lease{tenure: t, reentered: true}
 }
 
 func (t *tenure) deadline() time.Time { return t.until.Add(-t.terms.margin()) }
@@ -222,6 +226,7 @@ func (t *tenure) callOff(cause error) {
 		return
 	}
 	t.state = tenureCalledOff
+	t.isLost(cause)
 	t.cause = t.error("hold", cause)
 	t.cancel(t.cause)
 	t.locker.renewer.suspend(t)
@@ -238,6 +243,7 @@ func (t *tenure) callOff(cause error) {
 func (t *tenure) lose(cause error) {
 	switch t.state {
 	case tenureHeld:
+		t.isLost(cause)
 		t.cause = t.error("hold", cause)
 		t.cancel(t.cause)
 		t.note(func() {
@@ -248,6 +254,7 @@ func (t *tenure) lose(cause error) {
 		return
 	}
 	t.state = tenureLost
+	t.isOver()
 	t.timer.Stop()
 	t.turn.ending()
 	t.finishMark()
@@ -279,6 +286,9 @@ func (t *tenure) leave() (last bool, loss *driver.Loss) {
 		return false, nil
 	}
 	loss, _ = errors.AsType[*driver.Loss](t.cause)
+	if t.state != tenureLost {
+		t.isOver()
+	}
 	t.state = tenureEnding
 	t.timer.Stop()
 	t.cancel(context.Canceled)
