@@ -98,7 +98,11 @@ func newAuthority(db *sql.DB, o options) *Authority {
 		db: db, log: o.logger, tables: newTables(o.prefix), timeout: o.timeout, opts: o,
 		ledger: newLedger(), life: life, end: end,
 	}
-	a.sessions = &sessions{db: db, tables: a.tables, life: life, spare: make(chan struct{}, o.maxOpen-minConns+1)}
+	spare := o.maxOpen - ownConns
+	a.sessions = &sessions{
+		db: db, tables: a.tables, life: life,
+		spare: make(chan struct{}, spare), waits: make(chan struct{}, spare-1),
+	}
 	a.claims, a.looks, a.renews, a.releases = newClaims(a), newLooks(a), newRenews(a), newReleases(a)
 	a.settler, a.sweeper = newSettler(a), newSweeper(a)
 	a.asking.Go(a.claims.loop)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -147,6 +148,36 @@ func lockRow(t *testing.T, admin *sql.DB, key string) (unlock func()) {
 	unlock = sync.OnceFunc(func() { _ = tx.Rollback() })
 	t.Cleanup(unlock)
 	return unlock
+}
+
+// countWaiting returns a function that says how many statements of a form were
+// at the server at a time, at most.
+func countWaiting(p *stack.Proxy, statement string) (most func() int) {
+	form, _, _ := strings.Cut(statement, "?")
+	var mu sync.Mutex
+	var now, highest int
+	p.OnRequest(func(r stack.Request) stack.Action {
+		if r.Has(form) {
+			mu.Lock()
+			defer mu.Unlock()
+			now++
+			highest = max(highest, now)
+		}
+		return stack.Pass
+	})
+	p.OnReply(func(r stack.Request, _ stack.Reply) stack.Action {
+		if r.Has(form) {
+			mu.Lock()
+			defer mu.Unlock()
+			now--
+		}
+		return stack.Pass
+	})
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return highest
+	}
 }
 
 func isBusy(err error) bool {

@@ -30,9 +30,9 @@ func WithTimeout(d time.Duration) Option {
 	return option(func(o *options) { o.timeout = d })
 }
 
-// WithMaxOpenConns sets the size of the pool that Open makes, at least 6: one
-// connection for each lane and the settler, the rest for what waits.
-// Default: 8.
+// WithMaxOpenConns sets the size of the pool that Open makes, at least 7: one
+// connection for each lane and the settler, one for the work outside them, the
+// rest for what waits for locked rows. Default: 8.
 func WithMaxOpenConns(n int) Option {
 	return option(func(o *options) { o.maxOpen = n })
 }
@@ -73,8 +73,12 @@ type options struct {
 	shown      func(key string) string
 }
 
-// minConns are four lanes, the settler, and one for all that waits for a row.
-const minConns = 6
+const (
+	// ownConns are those of the four lanes and the settler.
+	ownConns = 5
+	// minConns has one more for what waits for a row, and one for what does not.
+	minConns = ownConns + 2
+)
 
 var prefixForm = regexp.MustCompile(`^[A-Za-z0-9_]{0,40}$`)
 

@@ -19,7 +19,7 @@ func TestOpen_badOptions_nameTheValue(t *testing.T) {
 		"5ms":     WithTimeout(5 * time.Millisecond),
 		"-1s":     WithTimeout(-time.Second),
 		"2h0m0s":  WithTimeout(2 * time.Hour),
-		"5":       WithMaxOpenConns(5),
+		"6":       WithMaxOpenConns(6),
 		"-3":      WithMaxOpenConns(-3),
 		"a`b":     WithTablePrefix("a`b"),
 		"drop t;": WithTablePrefix("drop t;"),

@@ -43,6 +43,8 @@ func TestStatements_readOnlyTheirRows(t *testing.T) {
 				"renew":    {a.tables.renew(n), renewArgs(pairs, int64(1)<<60, time.Hour)},
 				"release":  {a.tables.release(n), append(pairArgs(pairs), 1)},
 				"settle":   {a.tables.settle(n), pairArgs(pairs)},
+				"settled":  {a.tables.settleWaiting(n), pairArgs(pairs)},
+				"unlocked": {a.tables.unlocked(n), keyArgs(some)},
 				"alone":    {a.tables.releaseWaiting(), []any{[]byte(some[0]), token[:]}},
 				"keep":     {a.tables.keep(), append(pairArgs(pairs[:1]), 1, token[:], 1)},
 				"kept":     {a.tables.keepWaiting(), []any{1, token[:], 1, []byte(some[0]), token[:]}},

@@ -36,6 +36,7 @@ func TestPairs_matchEachKeyWithItsOwnToken_C1(t *testing.T) {
 			t.Error("a release freed a successor's row")
 		}
 		mustExec(t, admin, a.tables.settle(3), pairArgs(ours)...)
+		mustExec(t, admin, a.tables.settleWaiting(3), pairArgs(ours)...)
 		if !isHeld(t, admin, "ns/a") {
 			t.Error("the settler freed a successor's row")
 		}

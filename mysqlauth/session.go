@@ -20,6 +20,7 @@ type sessions struct {
 	tables tables
 	life   context.Context // ends what is still running when Close gives up
 	spare  chan struct{}   // bounds what is not a lane
+	waits  chan struct{}   // bounds what of that waits for a locked row
 
 	observer atomic.Pointer[driver.Observer]
 }
@@ -128,6 +129,20 @@ func (p *sessions) borrow(ctx context.Context, op string, limit time.Duration) (
 	}
 	return s, err
 }
+
+// mayWait takes a place among those who wait on a borrowed session for a locked
+// row; waited gives it back. It is false when there is none: rows may stay
+// locked for long, and work that waits for none would find no session.
+func (p *sessions) mayWait() bool {
+	select {
+	case p.waits <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *sessions) waited() { <-p.waits }
 
 func (p *sessions) giveBackBorrowed(s *session) {
 	s.giveBack()

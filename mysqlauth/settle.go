@@ -9,9 +9,10 @@ import (
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
-// settler undoes claims of unknown outcome. An entry passes from settleEarly,
-// while a packet on its way could still be executed, to settleOnce and, if
-// nothing was found, to settleAgain; a pass that frees it ends it at any time.
+// settler undoes claims of unknown outcome. An entry stays settleEarly while a
+// packet on its way could still be executed, and is settleAgain after the first
+// pass since then that found nothing; the next one that does is the last. A pass
+// that frees the row ends it at any time.
 type settler struct {
 	*Authority
 	mu      sync.Mutex
@@ -27,7 +28,8 @@ type entry struct {
 	notAfter int64     // server time from which the claim refuses itself
 	due      time.Time // the next pass
 	stage    settleStage
-	alone    bool // a pass with others met a locked row
+	alone    bool // a statement with others failed, perhaps because of this row
+	waiting  bool // on a session of its own, for a locked row; no pass takes it
 }
 
 type settleStage uint8
@@ -42,6 +44,8 @@ const (
 
 const (
 	settleBackoff = 250 * time.Millisecond
+	// settleSoon is the pause after a row was locked, and then no more.
+	settleSoon = 20 * time.Millisecond
 	// settleEvery bounds the pause while the server's clock, set back, makes
 	// not_after far away.
 	settleEvery = 5 * time.Second
@@ -61,9 +65,13 @@ func (t *settler) add(keys []string, token driver.Token, notAfter int64) {
 		})
 	}
 	t.mu.Unlock()
+	t.rouse()
+}
+
+func (t *settler) rouse() {
 	select {
 	case t.work <- struct{}{}:
-	default:
+	default: // a wake-up is already under way
 	}
 }
 
@@ -99,6 +107,7 @@ func (t *settler) next() (batch []*entry, wait time.Duration) {
 	var alone *entry
 	for _, e := range t.entries {
 		switch {
+		case e.waiting:
 		case e.due.After(now):
 			wait = min(wait, e.due.Sub(now))
 		case e.alone:
@@ -113,37 +122,6 @@ func (t *settler) next() (batch []*entry, wait time.Duration) {
 		batch = []*entry{alone}
 	}
 	return batch, wait
-}
-
-// pass tries to free a batch.
-func (t *settler) pass(batch []*entry) {
-	s, err := t.sessions.take("settle", t.timeout)
-	if err != nil {
-		t.later(batch, settleBackoff)
-		return
-	}
-	defer s.giveBack()
-	began := s.clock.micros // taking a session asks for the server's time
-	ours := make([]pair, len(batch))
-	for i, e := range batch {
-		ours[i] = e.pair
-	}
-	freed, err := s.exec(waitLimit, t.tables.settle(len(ours)), pairArgs(ours)...)
-	if err != nil {
-		t.mu.Lock()
-		for _, e := range batch {
-			e.alone = e.alone || rolledBack(err) || answered(err) // one row must not hold up the others
-		}
-		t.mu.Unlock()
-		t.later(batch, settleBackoff)
-		return
-	}
-	t.settled.Add(uint64(freed))
-	if freed == int64(len(batch)) { // no pair is twice in a batch
-		t.close(batch)
-		return
-	}
-	t.close(t.advance(batch, began))
 }
 
 // advance moves entries that a pass begun at the server time may not have

@@ -5,6 +5,7 @@ package mysqlauth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -47,6 +48,58 @@ func TestSettle_lockedRow_waitsAlone(t *testing.T) {
 		unlock()
 		within(t, 5*time.Second, "the locked key is free", func() bool { return !isHeld(t, admin, "ns/b") })
 		within(t, 10*time.Second, "nothing is left to settle", func() bool { return entriesOf(a) == 0 })
+	})
+}
+
+// Rows that transactions have, ours or taken by others since, delay no other
+// unknown outcome, whatever their number.
+func TestSettle_lockedRows_delayNobody(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p, admin := proxied(t, d), openAdmin(t, d)
+		a := open(t, d.DSNAt(p.Addr()))
+		waiting := countWaiting(p, a.tables.settleWaiting(1))
+		var locked []string
+		token := driver.NewToken()
+		for i := range 12 {
+			key := fmt.Sprintf("ns/locked%02d", i)
+			locked = append(locked, key)
+			ours := token
+			if i%2 == 1 { // another's, whose transaction it is
+				ours = driver.NewToken()
+			}
+			mustExec(t, admin, "INSERT INTO lease VALUES (?, ?, 1, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL 1 HOUR)", []byte(key), ours[:])
+		}
+		tx, err := admin.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback() }()
+		for _, key := range locked {
+			mustExec(t, tx, "UPDATE lease SET guard = guard + 1 WHERE lock_key = ?", []byte(key))
+		}
+		a.settler.add(locked, token, time.Now().UnixMicro())
+		for i := range 3 {
+			key := fmt.Sprintf("ns/free%d", i)
+			a.settler.add([]string{key}, grantInSecret(t, a, key), time.Now().UnixMicro())
+			within(t, 3*time.Second, "another's unknown outcome", func() bool { return !isHeld(t, admin, key) })
+		}
+		within(t, 10*time.Second, "rows are waited for", func() bool { return waiting() > 0 })
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 5*time.Second, "the locked rows are free, another's are not", func() bool {
+			held := 0
+			for _, key := range locked {
+				if isHeld(t, admin, key) {
+					held++
+				}
+			}
+			return held == 6
+		})
+		within(t, 10*time.Second, "nothing is left to settle", func() bool { return entriesOf(a) == 0 })
+		if most := waiting(); most > 2 {
+			t.Errorf("%d sessions of 3 waited for rows at a time", most)
+		}
 	})
 }
 

@@ -163,11 +163,28 @@ func (t tables) keepWaiting() string {
 		" WHERE lock_key = ? AND token = ? AND expires_at > UTC_TIMESTAMP(6)"
 }
 
-// settle undoes claims of unknown outcome. It waits, so that it comes after
-// whatever is in flight.
+// settle undoes claims of unknown outcome where no transaction has the row.
 //
 // Args: n keys, n pairs.
 func (t tables) settle(n int) string {
+	return t.neverWaiting(pairs(n), "l.token = NULL, l.expires_at = UTC_TIMESTAMP(6)")
+}
+
+// unlocked are the rows that nobody had locked at some instant of the read: no
+// claim is under way on them. It locks them for as long, since a plain read
+// tells nothing of locks.
+//
+// Args: n keys.
+func (t tables) unlocked(n int) string {
+	return "SELECT lock_key, token FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key IN (" + marks(n) +
+		") LIMIT 1000 FOR UPDATE SKIP LOCKED"
+}
+
+// settleWaiting is settle for rows that are locked or not there. It waits, so
+// that it comes after whatever is in flight.
+//
+// Args: n keys, n pairs.
+func (t tables) settleWaiting(n int) string {
 	return "UPDATE " + t.lease + " FORCE INDEX (PRIMARY) SET " + free + " WHERE " + pairs(n)
 }
 
