@@ -19,6 +19,7 @@ type releaseCall struct {
 	answer chan error
 	// maybe says that a statement of unknown outcome may have freed the row.
 	maybe bool
+	busy  int // how often a transaction had the row
 }
 
 const (
@@ -141,7 +142,7 @@ func (a *Authority) released(c *releaseCall, r reading, mark uint64) {
 	loss := lossOf(r, c.Key, c.Token)
 	switch {
 	case loss == nil: // still ours: a transaction has the row
-		a.releaseAlone(c)
+		a.releaseBusy(c)
 	case r.rows[c.Key].marked(mark):
 		c.end(nil)
 	default:

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -152,6 +153,100 @@ func TestRelease_lockedRow_waitsAlone(t *testing.T) {
 		}
 		if isHeld(t, admin, "ns/locked") {
 			t.Error("the row is still held")
+		}
+	})
+}
+
+// A guarded transaction has the row for a moment: the lane comes again, and
+// nobody waits with a session of his own.
+func TestRelease_lockedForAMoment_waitsNot(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p, admin := proxied(t, d), openAdmin(t, d)
+		a := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit))
+		for i, minHold := range []time.Duration{0, time.Hour} {
+			key := fmt.Sprintf("ns/k%d", i)
+			r := releaseOf(key, mustClaim(t, a, claimOf(key)))
+			r.MinHold = minHold
+			unlock := lockRow(t, admin, key)
+			var waited atomic.Bool
+			p.OnRequest(func(r stack.Request) stack.Action {
+				if r.Has("FORCE INDEX (PRIMARY) SET") {
+					waited.Store(true)
+				}
+				return stack.Pass
+			})
+			p.OnReply(func(r stack.Request, _ stack.Reply) stack.Action {
+				if r.Has("SELECT lock_key, token, fence") { // it was found locked
+					unlock()
+				}
+				return stack.Pass
+			})
+			if err := a.Release(t.Context(), r); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+			p.OnRequest(nil)
+			p.OnReply(nil)
+			if waited.Load() {
+				t.Error("a statement waited for the row")
+			}
+		}
+	})
+}
+
+// Many rows that stay locked leave a session to others, and the one that is
+// unlocked is freed before its turn to be waited for comes.
+func TestRelease_manyLockedRows_leaveASession(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		const rows = 30
+		p, admin := proxied(t, d), openAdmin(t, d)
+		a := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit))
+		waiting := countWaiting(p, a.tables.releaseWaiting())
+		admin.SetMaxOpenConns(2 * rows)
+		claims := make([]driver.Claim, rows)
+		for i := range claims {
+			claims[i] = claimOf(fmt.Sprintf("ns/k%02d", i))
+			claims[i].TTL = time.Minute
+		}
+		grants, errs := claimTogether(t, a, claims...)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		unlock, answers := make([]func(), rows), make([]chan error, rows)
+		for i, c := range claims {
+			unlock[i], answers[i] = lockRow(t, admin, c.Key), make(chan error, 1)
+		}
+		for i, c := range claims {
+			go func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				answers[i] <- a.Release(ctx, releaseOf(c.Key, grants[i]))
+			}()
+		}
+		within(t, 10*time.Second, "rows are waited for", func() bool { return waiting() == 2 })
+		for i := range 3 {
+			unlock[i]()
+			select {
+			case err := <-answers[i]:
+				if err != nil {
+					t.Errorf("Release: %v", err)
+				}
+			case <-time.After(3 * time.Second): // 30 rows of a second each, 2 at a time
+				t.Fatal("a row that nobody has locked any more is not freed")
+			}
+			if err := a.Ping(t.Context()); err != nil {
+				t.Errorf("Ping: %v", err)
+			}
+		}
+		for i := range claims {
+			unlock[i]()
+		}
+		for i := 3; i < rows; i++ {
+			if err := <-answers[i]; err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		}
+		if most := waiting(); most != 2 {
+			t.Errorf("%d sessions of 3 waited for rows at a time, want 2", most)
 		}
 	})
 }

@@ -3,6 +3,7 @@
 package mysqlauth
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/tierlock/tierlock/tier/driver"
@@ -14,7 +15,11 @@ func (a *Authority) releaseLater(c *releaseCall, err error) {
 		c.giveUp(unknownUnlessProved("release", err))
 		return
 	}
-	time.AfterFunc(c.pause(), func() { a.releases.add(c) })
+	a.releaseAfter(c.pause(), c)
+}
+
+func (a *Authority) releaseAfter(d time.Duration, c *releaseCall) {
+	time.AfterFunc(d, func() { a.releases.add(c) })
 }
 
 func (c *releaseCall) pause() time.Duration {
@@ -34,28 +39,43 @@ func unknownUnlessProved(op string, err error) error {
 	return unknown(op, err)
 }
 
-// releaseAlone waits for a row that somebody's transaction has locked, in a
-// goroutine of its own: the lane's other keys do not wait with it.
+// busyTries is how often the lane asks for a locked row before anybody waits
+// for it: a guarded transaction has it for a round trip or two.
+const busyTries = 4
+
+// releaseBusy goes on with a row that somebody's transaction has locked: soon
+// again in the lane, which never waits; if it stays locked, by waiting for it in
+// a goroutine of its own, so that the lane's other keys do not. When too many
+// wait already the lane goes on asking.
+func (a *Authority) releaseBusy(c *releaseCall) {
+	c.busy++
+	switch {
+	case c.busy <= busyTries:
+		a.releaseAfter(20*time.Millisecond+rand.N(30*time.Millisecond), c)
+	case a.sessions.mayWait():
+		a.running.Go(func() { a.releaseAlone(c) })
+	default:
+		a.releaseAfter(retryRelease, c)
+	}
+}
+
+// releaseAlone waits once, for as long as the server lets a statement wait for
+// a row, and then goes back to the lane.
 func (a *Authority) releaseAlone(c *releaseCall) {
-	a.running.Go(func() {
-		for {
-			freed, r, err := a.releaseWaiting(c)
-			if err == nil {
-				if freed {
-					c.end(nil)
-					return
-				}
-				if loss := lossOf(r, c.Key, c.Token); loss != nil {
-					c.lost(loss)
-					return
-				}
-			}
-			if pause(a.life, c.pause()) != nil {
-				c.giveUp(classify("release", ErrClosed))
-				return
-			}
-		}
-	})
+	freed, r, err := a.releaseWaiting(c)
+	a.sessions.waited()
+	switch loss := lossOf(r, c.Key, c.Token); {
+	case rolledBack(err): // still locked
+		a.releaseAfter(retryRelease, c)
+	case err != nil:
+		a.releaseLater(c, err)
+	case freed:
+		c.end(nil)
+	case loss != nil:
+		c.lost(loss)
+	default:
+		a.releaseAfter(retryRelease, c)
+	}
 }
 
 func (a *Authority) releaseWaiting(c *releaseCall) (freed bool, r reading, err error) {
