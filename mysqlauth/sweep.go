@@ -25,6 +25,10 @@ const (
 	// claims of keys never seen wait for it at the floor.
 	sweepRows = 200
 	sweepTx   = 100 * time.Millisecond
+	// sweepRest is how many times as long as it worked the sweeper rests, at
+	// most sweepRestMax: without rest it takes a third of what the server can do.
+	sweepRest    = 9
+	sweepRestMax = time.Second
 )
 
 // sweeper removes rows that nobody has used for longer than the retention.
@@ -34,7 +38,8 @@ type sweeper struct {
 	stop context.CancelFunc
 
 	mu    sync.Mutex // one sweep at a time
-	after []byte     // where the next window begins
+	after []byte     // where the next step begins
+	until []byte     // where its window ends; nil when a new one begins
 	rows  int        // of a transaction, as many as fit into sweepTx
 }
 
@@ -44,12 +49,13 @@ func newSweeper(a *Authority) *sweeper {
 }
 
 // Sweep removes the rows that nobody has used for longer than the retention,
-// and returns how many. It happens in the background anyway; this is for
-// operators and tests. A *[driver.Refusal] says that another process is at it.
+// and returns how many, after at most 45 seconds; the next call goes on from
+// there. It happens in the background anyway; this is for operators and tests.
+// A *[driver.Refusal] says that another process is at it.
 func (a *Authority) Sweep(ctx context.Context) (int, error) {
 	removed := 0
 	err := a.detached(ctx, "sweep", func(ctx context.Context) (err error) {
-		removed, err = a.sweeper.sweep(ctx)
+		removed, _, err = a.sweeper.sweep(ctx)
 		return err
 	})
 	if err != nil {
@@ -58,15 +64,18 @@ func (a *Authority) Sweep(ctx context.Context) (int, error) {
 	return removed, nil
 }
 
-// loop sweeps now and then, each process at instants of its own.
+// loop sweeps now and then, each process at instants of its own, and again at
+// once while rows are left.
 func (w *sweeper) loop() {
 	every := w.opts.sweepEvery
-	for pause(w.rest, every/2+rand.N(every)) == nil {
+	more := false
+	for more || pause(w.rest, every/2+rand.N(every)) == nil {
 		if !w.ledger.enter() { // so that Close waits for the sweeper's lease
 			return
 		}
-		removed, err := w.sweep(w.rest)
+		removed, all, err := w.sweep(w.rest)
 		w.ledger.leave()
+		more = err == nil && !all
 		switch {
 		case err == nil:
 			w.log.Debug("swept", zap.Int("rows", removed))
@@ -78,35 +87,36 @@ func (w *sweeper) loop() {
 }
 
 // sweep works under a lease, so that one process does the work; safety does
-// not rest on that.
-func (w *sweeper) sweep(ctx context.Context) (removed int, err error) {
+// not rest on that. all is false when its time ended before the table did.
+func (w *sweeper) sweep(ctx context.Context) (removed int, all bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	grant, err := w.claim(ctx, driver.Claim{Key: sweepKey, TTL: sweepTTL, Holder: "sweeper", Block: 1})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer func() {
 		// Its release goes on behind; waiting lets the next sweep follow at once.
 		_, _ = await(ctx, w.Authority, "sweep", w.giveBack(driver.Release{Key: sweepKey, Token: grant.Token, Until: grant.Until}).answer)
 	}()
 	for end := time.Now().Add(sweepFor); time.Now().Before(end); {
-		if err := ctx.Err(); err != nil {
-			return removed, err
-		}
+		began := time.Now()
 		n, last, err := w.window(ctx)
 		removed += n
 		if err != nil {
-			return removed, classify("sweep", err)
+			return removed, false, classify("sweep", err)
 		}
 		if last {
-			break
+			return removed, true, nil
+		}
+		if err := pause(ctx, min(sweepRest*time.Since(began), sweepRestMax)); err != nil {
+			return removed, false, err
 		}
 	}
-	return removed, nil
+	return removed, false, nil
 }
 
-// window cleans the next rows. The session goes back in between: what waits
+// window cleans the next rows of a window. The session goes back in between: what waits
 // for a locked row may need it.
 func (w *sweeper) window(ctx context.Context) (removed int, last bool, err error) {
 	s, err := w.sessions.borrow(ctx, "sweep", w.timeout)
@@ -115,7 +125,8 @@ func (w *sweeper) window(ctx context.Context) (removed int, last bool, err error
 	}
 	defer w.sessions.giveBackBorrowed(s)
 	step := &sweepStep{
-		s: s, limit: w.timeout, retention: int64(w.opts.retention / time.Second), after: w.after, most: w.rows,
+		s: s, limit: w.timeout, retention: int64(w.opts.retention / time.Second),
+		after: w.after, until: w.until, most: w.rows,
 	}
 	if err := step.find(); err != nil {
 		return 0, false, err
@@ -133,8 +144,11 @@ func (w *sweeper) window(ctx context.Context) (removed int, last bool, err error
 	} else {
 		w.rows = min(w.rows*2, sweepRows)
 	}
-	w.after = step.until
-	if last = bytes.Equal(step.until, lastKey); last {
+	w.after, w.until = step.reached, step.until
+	if bytes.Equal(step.reached, step.until) {
+		w.until = nil
+	}
+	if last = bytes.Equal(step.reached, lastKey); last {
 		w.after = nil
 		_, err = s.exec(w.timeout, w.tables.canaryStale())
 	}

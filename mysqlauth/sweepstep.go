@@ -17,28 +17,32 @@ type sweepStep struct {
 	limit     time.Duration
 	retention int64 // seconds
 	after     []byte
-	most      int // rows of the transaction
+	until     []byte // where the window ends; nil: find looks
+	most      int    // rows of the transaction
 
-	until   []byte // where the window ended
+	reached []byte // not beyond until
 	free    []string
 	expired []pair
 }
 
 // find reads which rows of the window are unused.
 func (w *sweepStep) find() error {
-	w.until = lastKey
 	tables := w.s.from.tables
 	if w.after == nil {
 		w.after = []byte{} // NULL is not below any key
 	}
-	err := w.s.query(w.limit, func(rows *sql.Rows) error { return rows.Scan(&w.until) },
-		tables.window(), w.after, windowRows-1)
-	if err != nil {
-		return err
+	if w.until == nil {
+		w.until = lastKey
+		err := w.s.query(w.limit, func(rows *sql.Rows) error { return rows.Scan(&w.until) },
+			tables.window(), w.after, windowRows-1)
+		if err != nil {
+			return err
+		}
 	}
+	w.reached = w.until
 	var found int
 	var last []byte
-	err = w.s.query(w.limit, func(rows *sql.Rows) error {
+	err := w.s.query(w.limit, func(rows *sql.Rows) error {
 		var key, token []byte
 		if err := rows.Scan(&key, &token); err != nil {
 			return err
@@ -54,7 +58,7 @@ func (w *sweepStep) find() error {
 		return nil
 	}, tables.candidates(), w.after, w.until, w.retention, w.most)
 	if found == w.most {
-		w.until = last // there may be more behind
+		w.reached = last // there may be more behind
 	}
 	return err
 }
