@@ -166,7 +166,11 @@ func (m *million) pair(t *testing.T, locker *tier.Locker, key string) {
 		return
 	}
 	m.fences.granted(t, key, before, lease.Fence())
-	if err := lease.Release(context.Background()); err != nil {
+	// Without an end of its own Release gives up waiting after a second, which a
+	// busy machine may need.
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := lease.Release(ctx); err != nil {
 		t.Errorf("release: %v", err)
 		return
 	}
