@@ -33,7 +33,10 @@ func envName(path string) string {
 }
 
 // reference is what "$" may begin in a value.
-var reference = regexp.MustCompile(`\$(\$|\{[A-Za-z_][A-Za-z0-9_]*\}|\{[^}]*\}?|)`)
+var (
+	reference = regexp.MustCompile(`\$(\$|\{[^}]*\}?|)`)
+	variable  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
 
 // expand replaces ${NAME} by the variable, and $$ by $.
 func (e environ) expand(text string) (expanded, reason string) {
@@ -59,8 +62,6 @@ func (e environ) expand(text string) (expanded, reason string) {
 	return expanded, reason
 }
 
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
 // override sets what the environment has a variable for; an empty one counts as
 // none. A variable that is nearly a field's is an error, since the typing
 // mistake would go unseen; others that begin alike belong to somebody else, as
@@ -80,7 +81,10 @@ func (r *reading) override(fields []field) {
 		}
 	}
 	for name := range r.env.vars {
-		if near, by := nearest(name, names); strings.HasPrefix(name, prefix) && by > 0 && by <= 2 && !r.env.used[name] {
+		if !strings.HasPrefix(name, prefix) || r.env.used[name] {
+			continue
+		}
+		if near, by := nearest(name, names); by > 0 && by <= 2 {
 			r.add(&Error{Env: name, Reason: "sets nothing; did you mean " + near + "?"})
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Error is one thing that is wrong with a config. It never shows a password, nor
-// what a variable named in the file stands for.
+// the text of a variable that the file names.
 type Error struct {
 	File   string // empty for a value that no file set
 	Line   int    // from 1; 0 when the file as a whole is meant
@@ -44,7 +44,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // plain is what is shown without quotes.
-var plain = regexp.MustCompile(`^\[?[\w.$%{}+*/, -]+\]?$`)
+var plain = regexp.MustCompile(`^(\[[\w.$%{}+*/, -]*\]|[\w.$%{}+*/, -]+)$`)
 
 const maxShown = 64
 

@@ -199,12 +199,16 @@ func (r *reading) written(path string) bool { return r.places[path] != nil }
 
 // wrong adds an error about a field, where it was set; none when reason is empty.
 func (r *reading) wrong(f field, reason string) {
-	if reason == "" || r.failed[f.path] {
+	if reason == "" {
 		return
 	}
+	for path := f.path; path != ""; path = around(path) {
+		if r.failed[path] {
+			return
+		}
+	}
 	e := &Error{Field: f.path, Reason: reason}
-	// A field that nobody wrote is looked for where the one around it begins.
-	at, around := r.places[f.path], f.path
+	at := r.places[f.path]
 	switch secret, ok := f.value.Interface().(Secret); {
 	case ok && secret != Secret{}:
 		e.Value = secret.String()
@@ -213,9 +217,9 @@ func (r *reading) wrong(f field, reason string) {
 	case f.holds() == aScalar, f.holds() == aLadder:
 		e.Value = shown(fmt.Sprint(f.value))
 	}
-	for at == nil && around != "" {
-		around = around[:max(0, strings.LastIndexAny(around, ".["))]
-		at = r.places[around]
+	// A field that nobody wrote is looked for where the one around it begins.
+	for path := f.path; at == nil && path != ""; path = around(path) {
+		at = r.places[path]
 	}
 	switch {
 	case at == nil:
@@ -228,5 +232,8 @@ func (r *reading) wrong(f field, reason string) {
 	r.failed[f.path] = true
 	r.add(e)
 }
+
+// around returns the path of what holds the field or element at path.
+func around(path string) string { return path[:max(0, strings.LastIndexAny(path, ".["))] }
 
 func (r *reading) add(e *Error) { r.errs = append(r.errs, e) }

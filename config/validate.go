@@ -102,6 +102,11 @@ func (r *reading) policies(c *Config, all map[string]field) {
 		path := element("policies", e.Index)
 		name := yamlName(Policy{}, e.Field)
 		f, reason := all[path+"."+name], e.Reason
+		for i, earlier := range c.Policies[:e.Index] {
+			if at := r.places[element("policies", i)+".match"]; at != nil {
+				reason = strings.ReplaceAll(reason, fmt.Sprintf("%q", earlier.Match), fmt.Sprintf("%s on line %d", at.text, at.line))
+			}
+		}
 		// What is missing is told where it was asked for.
 		if ladder := all[path+".degrade"]; name == "local_for" && !r.written(f.path) && r.written(ladder.path) {
 			f, reason = ladder, "local_for "+reason
