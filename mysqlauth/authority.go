@@ -67,14 +67,13 @@ func Open(dsn string, opts ...Option) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := newAuthority(db, o)
-	a.owned = true
-	return a, nil
+	return newAuthority(db, o, true), nil
 }
 
 // New makes an authority on a pool that nobody else uses and that Close leaves
 // open. A pool whose DSN has interpolateParams=true saves a round trip for
-// each statement.
+// each statement; one with a ConnMaxLifetime of a minute leaves a server that was
+// replaced within that time.
 func New(db *sql.DB, opts ...Option) (*Authority, error) {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -89,19 +88,25 @@ func New(db *sql.DB, opts ...Option) (*Authority, error) {
 		}
 		o.maxOpen = most
 	}
-	return newAuthority(db, o), nil
+	return newAuthority(db, o, false), nil
 }
 
-func newAuthority(db *sql.DB, o options) *Authority {
+func newAuthority(db *sql.DB, o options, owned bool) *Authority {
 	life, end := context.WithCancel(context.Background())
 	a := &Authority{
-		db: db, log: o.logger, tables: newTables(o.prefix), timeout: o.timeout, opts: o,
+		db: db, owned: owned, log: o.logger, tables: newTables(o.prefix), timeout: o.timeout, opts: o,
 		ledger: newLedger(), life: life, end: end,
 	}
 	spare := o.maxOpen - ownConns
 	a.sessions = &sessions{
 		db: db, tables: a.tables, life: life,
-		spare: make(chan struct{}, spare), waits: make(chan struct{}, spare-1),
+		spare: make(chan struct{}, spare), waits: make(chan struct{}, spare-1), age: maxAge,
+	}
+	if owned {
+		a.sessions.flush = func() {
+			db.SetMaxIdleConns(0)
+			db.SetMaxIdleConns(o.maxOpen)
+		}
 	}
 	a.claims, a.looks, a.renews, a.releases = newClaims(a), newLooks(a), newRenews(a), newReleases(a)
 	a.settler, a.sweeper = newSettler(a), newSweeper(a)

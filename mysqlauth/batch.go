@@ -97,6 +97,11 @@ func (l *lane[C]) loop() {
 			}
 			continue
 		}
+		if s != nil && s.stale() {
+			s.bad = true
+			s.giveBack()
+			s = nil
+		}
 		if s == nil {
 			var err error
 			if s, err = l.from.take(l.op, l.limit(batch)); err != nil {

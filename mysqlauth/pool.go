@@ -47,6 +47,7 @@ func openPool(dsn string, o options) (*sql.DB, error) {
 	db.SetMaxOpenConns(o.maxOpen)
 	db.SetMaxIdleConns(o.maxOpen)
 	db.SetConnMaxIdleTime(time.Minute)
+	db.SetConnMaxLifetime(maxAge)
 	return db, nil
 }
 

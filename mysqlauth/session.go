@@ -23,6 +23,23 @@ type sessions struct {
 	waits  chan struct{}   // bounds what of that waits for a locked row
 
 	observer atomic.Pointer[driver.Observer]
+
+	demotions atomic.Uint64 // how often a server turned out to be read-only
+	flush     func()        // closes the pool's idle connections; nil when the pool was given
+	age       time.Duration // a lane gives an older session up
+}
+
+// maxAge bounds how long a connection is kept to a server that is no longer the
+// one the DSN leads to, and whose answers do not say so: reads of an old primary.
+const maxAge = time.Minute
+
+// demoted gives up every connection made so far when one of them leads to a
+// read-only server: those to an old primary answer reads for ever.
+func (p *sessions) demoted() {
+	p.demotions.Add(1)
+	if p.flush != nil {
+		p.flush()
+	}
 }
 
 // observe tells of an exchange that began at some time and has ended.
@@ -43,6 +60,14 @@ type session struct {
 	clock clock
 	table string // the lease table, qualified and quoted
 	bad   bool   // its state is not certain: discard
+
+	taken     time.Time
+	demotions uint64 // at that time
+}
+
+// stale reports that the connection may lead to a server which was replaced.
+func (s *session) stale() bool {
+	return s.demotions != s.from.demotions.Load() || time.Since(s.taken) > s.from.age
 }
 
 // preparations make sessions alike. They cost a round trip each, paid when a
@@ -66,11 +91,12 @@ func (p *sessions) take(op string, limit time.Duration) (s *session, err error) 
 	}()
 	ctx, cancel := context.WithTimeout(p.life, limit)
 	defer cancel()
+	demotions := p.demotions.Load()
 	conn, err := p.db.Conn(ctx)
 	if err != nil {
 		return nil, p.failed(ctx, err)
 	}
-	s = &session{from: p, op: op, conn: conn}
+	s = &session{from: p, op: op, conn: conn, taken: began, demotions: demotions}
 	if err := s.prepare(ctx); err != nil {
 		err = p.failed(ctx, err)
 		s.bad = true
@@ -205,6 +231,9 @@ func (s *session) failed(ctx context.Context, err error) error {
 	m := meaningOf(err)
 	if !m.proof || m.class == driver.ClassDown || m.class == driver.ClassTransient {
 		s.bad = true
+	}
+	if m.advice == adviceReadOnly {
+		s.from.demoted()
 	}
 	switch {
 	case m.proof || ctx.Err() == nil:

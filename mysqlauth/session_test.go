@@ -216,6 +216,57 @@ func TestSession_readOnlyServer_recovers_E11(t *testing.T) {
 	}
 }
 
+// A lane that only reads leaves a server that turned read-only when any other
+// meets it, and one that was replaced unnoticed after a while, though it never
+// rests: faults E11.
+func TestSession_busyReader_leavesAnOldPrimary_E11(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p := proxied(t, d)
+		a := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit))
+		conns := make(chan int, 1)
+		p.OnRequest(func(r stack.Request) stack.Action {
+			if r.Has("SELECT lock_key, token, fence") && r.Has("ns/looked") {
+				conns <- r.Conn
+			}
+			return stack.Pass
+		})
+		look := func(a *Authority) int {
+			t.Helper()
+			if _, err := a.Look(t.Context(), "ns/looked"); err != nil {
+				t.Fatal(err)
+			}
+			return <-conns
+		}
+		mustRelease(t, a, "ns/k", mustClaim(t, a, claimOf("ns/k")))
+		first := look(a)
+		if _, err := a.Show(t.Context(), "ns/k"); err != nil { // leaves an idle connection
+			t.Fatal(err)
+		}
+		if again := look(a); again != first {
+			t.Fatalf("a busy lane changed its connection from %d to %d", first, again)
+		}
+		before := p.Dials()
+		p.LoseReply(1, stack.Having("SET l.fence = l.fence"), stack.SQLError(1290, "injected"))
+		if _, err := a.Claim(t.Context(), claimOf("ns/k")); driver.ClassOf(err) != driver.ClassDown {
+			t.Fatalf("claim of a read-only server: %v", err)
+		}
+		if after := look(a); after <= before {
+			t.Errorf("connection %d still reads what may be an old primary; the last of before was %d", after, before)
+		}
+
+		aging, err := Open(d.DSNAt(p.Addr()), WithTimeout(busyLimit), WithSweepInterval(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		aging.sessions.age = 300 * time.Millisecond
+		first = look(aging)
+		within(t, busyLimit, "another connection for a lane that never rests", func() bool { return look(aging) != first })
+		if err := aging.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // What a session is, whatever the server's defaults are.
 func TestSession_settings(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {
