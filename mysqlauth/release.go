@@ -92,17 +92,15 @@ func (c *releaseCall) end(err error) {
 }
 
 // runReleases is one attempt that never waits for a locked row: others' keys
-// are in the statement, and behind it in the queue.
-//
-// When as many rows were freed as were asked for, all were. Otherwise the rows
-// say which: a release leaves its mark in the column guard, which a later
-// claim does not touch, so that a row that was freed and taken again since is
-// told from one that had been lost before.
+// are in the statement, and behind it in the queue. When as many rows were freed
+// as were asked for, all were; otherwise the rows say which.
 func (a *Authority) runReleases(s *session, batch []*releaseCall) {
 	mark := rand.Uint64() >> 2 // room for the guarded transactions that count it up
 	statement, args := a.releaseStatement(batch, mark)
 	var freed int64
+	var sent time.Time
 	err := s.again(&a.retried, func() (err error) {
+		sent = time.Now()
 		freed, err = s.exec(a.timeout, statement, args...)
 		return err
 	})
@@ -127,26 +125,49 @@ func (a *Authority) runReleases(s *session, batch []*releaseCall) {
 		keys[i] = c.Key
 	}
 	r, err := s.read(a.timeout, keys)
-	for _, c := range batch {
-		if err != nil {
+	if err != nil {
+		for _, c := range batch {
 			c.maybe = c.maybe || freed > 0
 			a.releaseLater(c, err)
-			continue
 		}
-		a.released(c, r, mark)
+		return
 	}
+	a.released(batch, r, mark, int(freed), time.Since(sent))
 }
 
-// released answers a release of a batch that did not free all its rows.
-func (a *Authority) released(c *releaseCall, r reading, mark uint64) {
-	loss := lossOf(r, c.Key, c.Token)
-	switch {
-	case loss == nil: // still ours: a transaction has the row
-		a.releaseBusy(c)
-	case r.rows[c.Key].marked(mark):
-		c.end(nil)
-	default:
-		c.lost(loss)
+// released answers a batch that did not free all its rows, of which it freed a
+// number, and which began at most so long before the rows were read.
+//
+// A release leaves its mark in the column guard, which a later claim does not
+// touch, so that a row that was freed and taken again since is told from one that
+// had been lost before. Only if its next holder has left it too is the mark gone.
+// Then more rows were freed than have the mark, and the rest are among those
+// whose last claim is not older than the batch. If others have lost such a row in
+// that same moment nobody can tell which is which: all of them count as freed,
+// since one of them was, and no loss is reported that was none.
+func (a *Authority) released(batch []*releaseCall, r reading, mark uint64, freed int, began time.Duration) {
+	var gone []*releaseCall
+	for _, c := range batch {
+		loss := lossOf(r, c.Key, c.Token)
+		switch {
+		case loss == nil: // still ours: a transaction has the row
+			a.releaseBusy(c)
+		case r.rows[c.Key].marked(mark):
+			freed--
+			c.end(nil)
+		case loss.Reason == driver.LossExpired:
+			c.lost(loss)
+		default:
+			gone = append(gone, c)
+		}
+	}
+	for _, c := range gone {
+		// A claim has its beginning for its time, and may have waited since.
+		if freed > 0 && r.rows[c.Key].age < began+waitLimit {
+			c.end(nil)
+			continue
+		}
+		c.lost(lossOf(r, c.Key, c.Token))
 	}
 }
 

@@ -430,6 +430,62 @@ func TestRelease_batch_eachHasItsOwnAnswer_C3(t *testing.T) {
 	})
 }
 
+// The next holder of a row that was just freed has left it again before anybody
+// could look: that is no loss, and hides no other.
+func TestRelease_batch_takenAndLeftMeanwhile_C3(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p, admin := proxied(t, d), openAdmin(t, d)
+		a, other := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit)), open(t, d.DSN(), WithTimeout(busyLimit))
+		for name, test := range map[string]struct {
+			lost string // how long ago the batch's lost lease was taken
+			want driver.LossReason
+		}{
+			"lost long ago":            {"1 MINUTE", driver.LossTaken},
+			"lost in that same moment": {"-5 SECOND", 0}, // nobody can tell
+		} {
+			names := []string{"ns/free", "ns/left", "ns/lost", "ns/expired", "ns/locked"}
+			mustExec(t, admin, "DELETE FROM lease")
+			var claims []driver.Claim
+			for _, name := range names {
+				claims = append(claims, claimOf(name))
+			}
+			grants, errs := claimTogether(t, a, claims...)
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			mustExec(t, admin, "UPDATE lease SET expires_at = UTC_TIMESTAMP(6) WHERE lock_key IN ('ns/lost', 'ns/expired')")
+			mustClaim(t, other, claimOf("ns/lost"))
+			mustExec(t, admin, "UPDATE lease SET acquired_at = acquired_at - INTERVAL "+test.lost+" WHERE lock_key = 'ns/lost'")
+			unlock := lockRow(t, admin, "ns/locked")
+			p.OnReply(func(r stack.Request, _ stack.Reply) stack.Action {
+				if r.Has("SET l.token = NULL") {
+					p.OnReply(nil)
+					if g, err := other.Claim(context.Background(), claimOf("ns/left")); err != nil {
+						t.Errorf("claim of a key that was just released: %v", err)
+					} else if err := other.Release(context.Background(), releaseOf("ns/left", g)); err != nil {
+						t.Errorf("release of it: %v", err)
+					}
+					time.AfterFunc(300*time.Millisecond, unlock)
+				}
+				return stack.Pass
+			})
+			var rs []driver.Release
+			for i, name := range names {
+				rs = append(rs, releaseOf(name, grants[i]))
+			}
+			errs = releaseTogether(t, a, rs...)
+			for i, want := range []driver.LossReason{0, 0, test.want, driver.LossExpired, 0} {
+				if got := lossReason(errs[i]); got != want || want == 0 && errs[i] != nil {
+					t.Errorf("%s: %s: %v, want %v", name, names[i], errs[i], want)
+				}
+			}
+			if !isHeld(t, admin, "ns/lost") || isHeld(t, admin, "ns/locked") || isHeld(t, admin, "ns/free") {
+				t.Errorf("%s: the rows are not as the answers say", name)
+			}
+		}
+	})
+}
+
 // A row that cannot be released does not keep the others of its batch.
 func TestRelease_oneBadRow_failsAlone(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {

@@ -17,6 +17,7 @@ type row struct {
 	guard  uint64
 	holder string
 	left   time.Duration // until expires_at; negative when past
+	age    time.Duration // since the last claim that was granted
 }
 
 func (r row) held() bool { return !r.token.IsZero() && r.left > 0 }
@@ -33,11 +34,14 @@ func (s *session) read(limit time.Duration, keys []string) (reading, error) {
 	err := s.query(limit, func(rows *sql.Rows) error {
 		var key, token, holder sql.RawBytes
 		var fence, guard uint64
-		var left, micros int64
-		if err := rows.Scan(&key, &token, &fence, &guard, &holder, &left, &micros); err != nil {
+		var left, age, micros int64
+		if err := rows.Scan(&key, &token, &fence, &guard, &holder, &left, &age, &micros); err != nil {
 			return err
 		}
-		found := row{key: string(key), fence: fence, guard: guard, holder: string(holder), left: time.Duration(left) * time.Microsecond}
+		found := row{
+			key: string(key), fence: fence, guard: guard, holder: string(holder),
+			left: time.Duration(left) * time.Microsecond, age: time.Duration(age) * time.Microsecond,
+		}
 		copy(found.token[:], token)
 		r.rows[found.key] = found
 		s.clock.set(micros, r.sent)

@@ -101,7 +101,8 @@ func (t tables) readFloor() string {
 //
 // Args: n keys.
 func (t tables) read(n int) string {
-	return "SELECT lock_key, token, fence, guard, holder, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at), " + serverNow +
+	return "SELECT lock_key, token, fence, guard, holder, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at), " +
+		"TIMESTAMPDIFF(MICROSECOND, acquired_at, UTC_TIMESTAMP(6)), " + serverNow +
 		" FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key IN (" + marks(n) + ")"
 }
 
