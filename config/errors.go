@@ -62,6 +62,16 @@ func shown(text string) string {
 	return text
 }
 
+var word = regexp.MustCompile(`^[\w.<>-]{1,64}$`)
+
+// shownName is shown, for what stands where the name of a field should.
+func shownName(name string) string {
+	if word.MatchString(name) {
+		return name
+	}
+	return hidden
+}
+
 // shownIn is shown, for the text of a field.
 func shownIn(f field, text string) string {
 	if _, secret := f.value.Interface().(Secret); secret {

@@ -89,7 +89,7 @@ func (f field) holds() shape {
 // reason never holds the text: it may come from a variable.
 func (f field) set(text string) (reason string) {
 	if _, secret := f.value.Interface().(Secret); text == "" && !secret {
-		return "is empty: leave the field out for its default"
+		return "is empty: give it a value, or leave the field out"
 	}
 	switch into := f.value.Addr().Interface().(type) {
 	case *string:

@@ -64,7 +64,7 @@ func (r *reading) section(n *yaml.Node, into reflect.Value, path string) {
 	lines := make(map[string]int)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		at := strings.TrimPrefix(path+"."+shown(key.Value), ".")
+		at := strings.TrimPrefix(path+"."+shownName(key.Value), ".")
 		known := slices.Index(names, key.Value)
 		switch first, twice := lines[key.Value]; {
 		case key.Kind != yaml.ScalarNode:
