@@ -276,7 +276,7 @@ func (a *attempt) lease(ctx context.Context, g driver.Grant, by grantor, level L
 		a.giveBack(g, by)
 		return nil, a.fault(ctx, errLateGrant)
 	}
-	a.turn.report(nil)
+	a.turn.granted()
 	t := newTenure(a, g, by, level)
 	if t == nil {
 		a.giveBack(g, by)
@@ -299,5 +299,9 @@ func (a *attempt) giveUp() {
 		return
 	}
 	a.turn.ending()
-	a.locker.behind.run(func() { a.locker.clearAndLeave(a.full, a.mark.Token, a.turn) })
+	// Who looked once and was just told that the key is held has nothing to tell
+	// to those who wait: the holder will. Two such callers would wake each other
+	// for as long as it is held.
+	wake := !a.terms.once || !a.look || a.met.fault != nil
+	a.locker.behind.run(func() { a.locker.clearAndLeave(a.full, a.mark.Token, wake, a.turn) })
 }

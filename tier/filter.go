@@ -73,17 +73,17 @@ func (a *attempt) markedByOther(s driver.MarkState) {
 	}
 }
 
-// clear deletes a mark and wakes those who wait for it. It is called behind
-// callers.
-func (l *Locker) clear(full string, token driver.Token) {
+// clear deletes a mark and, if asked to, wakes those who wait for it. It is called
+// behind callers.
+func (l *Locker) clear(full string, token driver.Token, wake bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
 	defer cancel()
-	_ = l.filter.Clear(ctx, full, token, true) // after an error the driver goes on
+	_ = l.filter.Clear(ctx, full, token, wake) // after an error the driver goes on
 }
 
 // clearAndLeave lets the next of this process go ahead when our mark, which
 // would refuse it, is gone; with the filter out there is nothing to wait for.
-func (l *Locker) clearAndLeave(full string, token driver.Token, turn *turn) {
+func (l *Locker) clearAndLeave(full string, token driver.Token, wake bool, turn *turn) {
 	defer turn.leave()
 	if l.filter == nil {
 		return
@@ -91,5 +91,5 @@ func (l *Locker) clearAndLeave(full string, token driver.Token, turn *turn) {
 	if l.filterHealth.State() != breaker.Closed {
 		turn.leave()
 	}
-	l.clear(full, token)
+	l.clear(full, token, wake)
 }

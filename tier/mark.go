@@ -68,7 +68,7 @@ func (t *tenure) finishMark() {
 			t.locker.keepMark(t.full, driver.Mark{Token: t.mark.Token, TTL: keep})
 			t.turn.leave()
 		default:
-			t.locker.clearAndLeave(t.full, t.mark.Token, t.turn)
+			t.locker.clearAndLeave(t.full, t.mark.Token, true, t.turn)
 		}
 	})
 }

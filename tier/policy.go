@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -161,6 +162,14 @@ type policy struct {
 	// has to cost nothing.
 	closed error
 	seen   *policyMetrics // nil: none
+}
+
+// attempts is how often a call under the policy asks again after a fault.
+func (p *policy) attempts() int {
+	if !slices.Contains(p.Degrade, fallback.Retry) {
+		return 0
+	}
+	return cmp.Or(p.Attempts, fallback.DefaultAttempts)
 }
 
 // policySet is what one reload set.

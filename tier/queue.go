@@ -24,8 +24,9 @@ import (
 type queues struct {
 	maxWaiters int
 
-	mu    sync.Mutex
-	lines map[string]*line
+	mu      sync.Mutex
+	lines   map[string]*line
+	watches map[string]*watchers // of keys that may have no line
 }
 
 // line is the queue of one key. It exists while anybody is in it.
@@ -48,11 +49,12 @@ type turn struct {
 	queues *queues
 	key    string
 	state  turnState
+	held   bool          // it was granted the key
 	ready  chan struct{} // closed when the turn becomes head
 }
 
 func newQueues(maxWaiters int) *queues {
-	return &queues{maxWaiters: maxWaiters, lines: make(map[string]*line)}
+	return &queues{maxWaiters: maxWaiters, lines: make(map[string]*line), watches: make(map[string]*watchers)}
 }
 
 // enter takes the last place in the key's line, or returns ErrHeld when the
@@ -125,6 +127,16 @@ func (t *turn) inTheWay() obstacle {
 	}
 }
 
+// granted says that the head holds the key.
+func (t *turn) granted() {
+	t.queues.mu.Lock()
+	defer t.queues.mu.Unlock()
+	t.held = true
+	if ln := t.queues.lines[t.key]; ln != nil {
+		ln.fault = nil
+	}
+}
+
 // ending says that the head holds nothing any more.
 func (t *turn) ending() {
 	t.queues.mu.Lock()
@@ -149,6 +161,9 @@ func (t *turn) leave() {
 	ln.turns = slices.Delete(ln.turns, i, i+1)
 	if len(ln.turns) == 0 {
 		delete(q.lines, t.key)
+		if t.held { // who was refused has no news
+			q.tell(t.key)
+		}
 		return
 	}
 	ln.promote()

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tier
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// AcquireAny acquires one of the keys, the first that is free, starting
+// anywhere among them so that callers spread; when none is free it waits for
+// all of them. It stands in no line: who waits for one of the keys alone comes
+// before it. Errors are those of [Locker.Acquire].
+func (l *Locker) AcquireAny(ctx context.Context, keys ...string) (*Lease, error) {
+	began := l.metrics.clock()
+	lease, err := l.acquireAny(ctx, keys)
+	l.told(began, lease, err)
+	return lease, err
+}
+
+func (l *Locker) acquireAny(ctx context.Context, keys []string) (*Lease, error) {
+	candidates, err := l.distinct(keys)
+	if err != nil {
+		return nil, err
+	}
+	end, once := l.shared(candidates)
+	c := &choice{locker: l, keys: spread(candidates), end: end}
+	lease, err := c.try(ctx, c.keys)
+	switch {
+	case lease != nil || err != nil:
+		return lease, err
+	case once:
+		return nil, c.why
+	}
+	return c.wait(ctx)
+}
+
+// choice is one AcquireAny on its way. It asks for one key at a time: two grants
+// would be one too many, and each costs the key a turn.
+type choice struct {
+	locker *Locker
+	keys   []string
+	end    time.Time
+	why    error // what was in the way; a fault says more than contention
+	faults int
+}
+
+// try looks at each of the keys once. It returns a lease, or the error that ends
+// the call, or neither.
+func (c *choice) try(ctx context.Context, keys []string) (*Lease, error) {
+	for _, key := range keys {
+		lease, err := c.locker.acquire(ctx, key, ask{end: c.end, once: true})
+		switch {
+		case err == nil:
+			return lease, nil
+		case ctx.Err() != nil || !worthWaiting(err):
+			return nil, outOfTime(err, c.why)
+		case errors.Is(err, ErrHeld):
+			if c.why == nil {
+				c.why = err
+			}
+			continue
+		}
+		c.why = outOfTime(err, c.why)
+		if c.faults++; c.faults > c.locker.policies.Load().find(key).attempts() {
+			return nil, c.why
+		}
+	}
+	return nil, nil
+}
+
+// wait tries what it is told of, and all keys when it has heard nothing for a
+// while.
+func (c *choice) wait(ctx context.Context) (*Lease, error) {
+	l := c.locker
+	watch, err := l.watch(l.fullKeys(c.keys))
+	if err != nil {
+		return nil, &Error{Op: "acquire", Key: c.keys[0], Err: err}
+	}
+	defer watch.stop()
+	bound, unbind := l.bound(ctx, time.Until(c.end))
+	defer unbind()
+	poll := poll{factor: 1, cap: pollCap}
+	timer := time.NewTimer(poll.next())
+	defer timer.Stop()
+	next := c.keys // one may have become free before it was watched
+	for {
+		lease, err := c.try(bound, next)
+		switch {
+		case lease != nil:
+			return lease, nil
+		case err != nil && bound.Err() == nil:
+			return nil, err
+		}
+		select {
+		case <-bound.Done():
+			return nil, c.ended(ctx, bound)
+		case <-watch.told:
+			next = c.short(watch.take())
+		case <-timer.C:
+			next = c.keys
+			timer.Reset(poll.next())
+		}
+	}
+}
+
+// short are full keys as the caller gave them.
+func (c *choice) short(full []string) []string {
+	keys := make([]string, len(full))
+	for i, key := range full {
+		keys[i] = key[len(c.locker.settings.namespace)+1:]
+	}
+	return keys
+}
+
+// ended says why the wait ended.
+func (c *choice) ended(ctx, bound context.Context) error {
+	switch {
+	case ctx.Err() != nil:
+		return &Error{Op: "acquire", Key: c.keys[0], Err: errors.Join(ctx.Err(), c.why)}
+	case errors.Is(context.Cause(bound), ErrClosed):
+		return &Error{Op: "acquire", Key: c.keys[0], Err: ErrClosed}
+	}
+	return c.why
+}
+
+// fullKeys are valid keys with their namespace.
+func (l *Locker) fullKeys(keys []string) []string {
+	full := make([]string, len(keys))
+	for i, key := range keys {
+		full[i] = l.settings.namespace + "/" + key
+	}
+	return full
+}
