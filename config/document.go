@@ -89,15 +89,12 @@ func syntax(name string, text []byte, err error) error {
 			line = counted
 		}
 	}
-	if m := noAnchor.FindStringSubmatch(reason); m != nil {
+	if m := noAnchor.FindStringSubmatch(reason); m != nil { // the one message that quotes the file
 		line = lineAt(text, bytes.Index(text, []byte("*"+m[1])))
 		reason = "aliases are not followed: write the value out, in quotes if it begins with *"
 	}
 	if at := tabbed.FindIndex(text); at != nil && lineAt(text, at[0]) == line {
 		return &Error{File: name, Line: line, Reason: "is indented with a tab: YAML takes spaces only"}
-	}
-	if strings.ContainsAny(reason, "'`") && !strings.HasPrefix(reason, "did not find") && !strings.HasPrefix(reason, "could not find") {
-		reason = "is no YAML" // it quotes the file
 	}
 	return &Error{File: name, Line: min(line, lineAt(text, len(text))), Reason: reason}
 }

@@ -75,14 +75,12 @@ func (f field) holds() shape {
 	case fallback.Ladder:
 		return aLadder
 	}
-	switch f.value.Kind() {
-	case reflect.Struct:
+	if kind := f.value.Kind(); kind == reflect.Struct {
 		return aSection
-	case reflect.Slice:
+	} else if kind == reflect.Slice {
 		return aList
-	default:
-		return aScalar
 	}
+	return aScalar
 }
 
 // set gives a scalar the value that text stands for, or says why it cannot. The

@@ -159,6 +159,8 @@ func TestParse_refuses(t *testing.T) {
 		{"another scheme", "redis:\n  url: \"http://u:hunter2@h/0\"\n", `locks.yaml:2: redis.url: http://u:***@h/0: begins with none of redis://, rediss://, unix://`},
 		{"no host", "redis:\n  url: \"redis:///0\"\n", `locks.yaml:2: redis.url: redis:///0: names no host: want redis://[user:password@]host[:port][/database]`},
 		{"no socket", "redis:\n  url: \"unix://\"\n", `locks.yaml:2: redis.url: unix:: names no socket: want unix:///path/to.sock`},
+		{"a good URL beside something else", "redis: {url: \"unix:///run/redis.sock\"}\ndrain: x\n", `locks.yaml:2: drain: x: is no duration: want a number and a unit, as in 500ms, 10s, 5m or 24h`},
+		{"an address for a namespace", "namespace: \"u:hunter2@tcp(h:1)/d\"\n", `locks.yaml:1: namespace: ***: must match [a-z0-9_-]{1,63}`},
 		// Names.
 		{"an unknown field", "defaults:\n  tll: 10s\n", `locks.yaml:2: defaults.tll: unknown field; did you mean ttl?`},
 		{"an unknown field of a policy", policies(`- match: a`, `  local-for: 1s`), `locks.yaml:3: policies[0].local-for: unknown field; did you mean local_for?`},
@@ -325,12 +327,14 @@ func TestParse_environment(t *testing.T) {
 		{"empty is none", "drain: 1s", []string{"TIERLOCK_DRAIN=", "TIERLOCK_REDIS_URL="}, ""},
 		{"named in the file", "mysql: {dsn: \"${TIERLOCK_MYSQL_DSN2}\"}", []string{"TIERLOCK_MYSQL_DSN2=u@tcp(h:1)/d"}, ""},
 		{
-			"nearly a field's", "drain: 1s", []string{"TIERLOCK_DEFAULT_TTL=3s", "TIERLOCK_MYSQL_DNS=u:hunter2@tcp(h:1)/d"},
+			"nearly a field's", "drain: 1s",
+			[]string{"TIERLOCK_DEFAULT_TTL=3s", "TIERLOCK_MYSQL_DNS=u:hunter2@tcp(h:1)/d"},
 			"environment TIERLOCK_DEFAULT_TTL: sets nothing; did you mean TIERLOCK_DEFAULTS_TTL?\n" +
 				"environment TIERLOCK_MYSQL_DNS: sets nothing; did you mean TIERLOCK_MYSQL_DSN?",
 		},
 		{
-			"wrong values, after the file's", "drain: x", []string{"TIERLOCK_DEFAULTS_TTL=3", "TIERLOCK_DEFAULTS_WAIT=1ms", "TIERLOCK_REDIS_URL=redis://:hunter/2@h", "TIERLOCK_BREAKER_RATIO=2"},
+			"wrong values, after the file's", "drain: x",
+			[]string{"TIERLOCK_DEFAULTS_TTL=3", "TIERLOCK_DEFAULTS_WAIT=1ms", "TIERLOCK_REDIS_URL=redis://:hunter/2@h", "TIERLOCK_BREAKER_RATIO=2"},
 			"locks.yaml:1: drain: x: is no duration: want a number and a unit, as in 500ms, 10s, 5m or 24h\n" +
 				"environment TIERLOCK_BREAKER_RATIO: breaker.ratio: 2: must be at most 1\n" +
 				"environment TIERLOCK_DEFAULTS_TTL: defaults.ttl: 3: has no unit: write ms, s, m or h behind the number\n" +

@@ -98,7 +98,7 @@ func (w *watch) run(ctx context.Context, events <-chan fsnotify.Event, errs <-ch
 			}
 			continue
 		case <-events:
-		case <-errs: // events were lost
+		case <-errs: //nolint:errcheck // events were lost, and the file is looked at
 		case <-anyway.C:
 		}
 		if !waiting {

@@ -183,6 +183,8 @@ func TestWatch_behindALink(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link.yaml")
 	require.NoError(t, os.Symlink(target, path))
 	w := newWatched(t, path, c)
+	replace(t, target, draining(4))
+	w.wantDrain(4 * time.Second)
 	other, _ := newFile(t, draining(2))
 	require.NoError(t, os.Symlink(other, path+"~"))
 	require.NoError(t, os.Rename(path+"~", path))
