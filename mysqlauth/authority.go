@@ -25,7 +25,8 @@ type Authority struct {
 	owned   bool // Close closes db
 	log     *zap.Logger
 	tables  tables
-	timeout time.Duration
+	timeout time.Duration // of a claim or a look on the server
+	bound   time.Duration // of a call without a deadline
 	opts    options
 
 	sessions *sessions
@@ -94,13 +95,14 @@ func New(db *sql.DB, opts ...Option) (*Authority, error) {
 func newAuthority(db *sql.DB, o options, owned bool) *Authority {
 	life, end := context.WithCancel(context.Background())
 	a := &Authority{
-		db: db, owned: owned, log: o.logger, tables: newTables(o.prefix), timeout: o.timeout, opts: o,
+		db: db, owned: owned, log: o.logger, tables: newTables(o.prefix), timeout: o.timeout, bound: bound(o.timeout), opts: o,
 		ledger: newLedger(), life: life, end: end,
 	}
 	spare := o.maxOpen - ownConns
 	a.sessions = &sessions{
 		db: db, tables: a.tables, life: life,
 		spare: make(chan struct{}, spare), waits: make(chan struct{}, spare-1), age: maxAge,
+		failures: make(map[string]error),
 	}
 	if owned {
 		a.sessions.flush = func() {

@@ -3,20 +3,22 @@
 package mysqlauth
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
 
 // lane is a queue whose calls go to the server together: what queued while
 // the last batch ran goes with the next, and no timer holds anything back.
-// Each worker has a session while there is work, and for a second after.
+// It has a session while there is work, and for a second after.
 type lane[C any] struct {
 	from *sessions
 	op   string
 	// limit bounds the wait for a session.
 	limit func(batch []C) time.Duration
-	// pick splits the queue into the next batch and the rest; the batch is
-	// empty only if the queue had nothing that is still wanted.
+	// unwanted says that nobody waits for the call, or has answered it.
+	unwanted func(C) bool
+	// pick splits the queue into the next batch and the rest.
 	pick func(queue []C) (batch, rest []C)
 	// run answers every call of the batch.
 	run func(s *session, batch []C)
@@ -25,7 +27,7 @@ type lane[C any] struct {
 
 	mu    sync.Mutex
 	queue []C
-	work  chan struct{} // wakes one worker
+	work  chan struct{} // wakes the loop
 	stop  chan struct{} // closed: end when the queue is empty
 }
 
@@ -56,18 +58,17 @@ func (l *lane[C]) rouse() {
 func (l *lane[C]) next() []C {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.queue = slices.DeleteFunc(l.queue, l.unwanted)
 	if len(l.queue) == 0 {
 		return nil
 	}
 	batch, rest := l.pick(l.queue)
 	l.queue = rest
-	if len(rest) > 0 {
-		l.rouse() // the other workers
-	}
 	return batch
 }
 
-// loop is a worker. It ends when stop is closed and nothing is queued.
+// loop is the lane's goroutine. It ends when stop is closed and nothing is
+// queued.
 func (l *lane[C]) loop() {
 	var s *session
 	defer func() {
@@ -108,6 +109,10 @@ func (l *lane[C]) loop() {
 				l.fail(batch, err)
 				continue
 			}
+			// That may have taken a while.
+			if batch = slices.DeleteFunc(batch, l.unwanted); len(batch) == 0 {
+				continue
+			}
 		}
 		l.run(s, batch)
 		if s.bad {
@@ -124,15 +129,12 @@ func (l *lane[C]) empty() bool {
 }
 
 // pickBy makes a pick that takes, from the front, calls of the first one's
-// group with distinct keys, as many as fit. unwanted calls are dropped.
-func pickBy[C any, G comparable](group func(C) G, key func(C) string, unwanted func(C) bool) func([]C) ([]C, []C) {
+// group with distinct keys, as many as fit.
+func pickBy[C any, G comparable](group func(C) G, key func(C) string) func([]C) ([]C, []C) {
 	return func(queue []C) (batch, rest []C) {
 		keys := make(map[string]struct{}, min(len(queue), maxBatch))
 		var of G
 		for _, c := range queue {
-			if unwanted(c) {
-				continue
-			}
 			if len(batch) == 0 {
 				of = group(c)
 			}

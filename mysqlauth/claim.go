@@ -33,13 +33,13 @@ type claimKind struct {
 
 func newClaims(a *Authority) *lane[*claimCall] {
 	l := &lane[*claimCall]{
-		from:  a.sessions,
-		op:    "claim",
-		limit: func([]*claimCall) time.Duration { return a.timeout },
+		from:     a.sessions,
+		op:       "claim",
+		limit:    func([]*claimCall) time.Duration { return a.timeout },
+		unwanted: func(c *claimCall) bool { return c.ended.Load() },
 		pick: pickBy(
 			func(c *claimCall) claimKind { return claimKind{c.claim.TTL, c.claim.Block, c.claim.Holder, c.part} },
-			func(c *claimCall) string { return c.claim.Key },
-			func(c *claimCall) bool { return c.ended.Load() }),
+			func(c *claimCall) string { return c.claim.Key }),
 		run: a.runClaims,
 		fail: func(batch []*claimCall, err error) {
 			for _, c := range batch {

@@ -25,7 +25,7 @@ type meaning struct {
 	advice string
 }
 
-// refusal is the SQLSTATE of every "transaction rolled back, try again".
+// rollbackState is the SQLSTATE of every "transaction rolled back, try again".
 var rollbackState = [5]byte{'4', '0', '0', '0', '1'}
 
 const (
@@ -64,6 +64,9 @@ var meanings = map[uint16]meaning{
 	1114: {driver.ClassDown, false, "the server's disk or tablespace is full"},
 	1037: {driver.ClassDown, false, "the server is out of memory"},
 	1041: {driver.ClassDown, false, "the server is out of memory"},
+	1180: {driver.ClassDown, false, "the server could not commit"},
+	1206: {driver.ClassDown, false, "the server has no room for more locks: raise innodb_buffer_pool_size"},
+	3100: {driver.ClassDown, false, "group replication refused the commit: is this node in the group?"},
 	4031: {driver.ClassDown, false, "the server closed an idle connection"},
 	1969: {driver.ClassDown, false, "max_statement_time is too short for this server's load"},
 

@@ -11,10 +11,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/tierlock/tierlock/internal/stack"
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
@@ -59,6 +62,9 @@ func TestClassify(t *testing.T) {
 		{server(1114), down, false},
 		{server(1037), down, false},
 		{server(1041), down, false},
+		{server(1180), down, false},
+		{server(1206), down, false},
+		{server(3100), down, false},
 		{server(4031), down, false},
 		{server(1969), down, false},
 		{server(1045), config, true},
@@ -145,6 +151,39 @@ func TestClassify(t *testing.T) {
 	if classify("claim", nil) != nil {
 		t.Error("nil became an error")
 	}
+}
+
+// No error quotes a key, though the server's own text does.
+func TestSession_errorsQuoteNoKey(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		a := open(t, d.DSN(), WithTimeout(busyLimit))
+		s, err := a.sessions.borrow(t.Context(), "test", busyLimit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.sessions.giveBackBorrowed(s)
+		key := []byte("ns/secret")
+		mustExec(t, s.conn, "INSERT INTO lease VALUES (?, NULL, 1, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))", key)
+		for number, statement := range map[uint16]string{
+			1064: "SELECT FROM WHERE ?",
+			1062: "INSERT INTO lease VALUES (?, NULL, 1, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))",
+			1292: "UPDATE lease SET expires_at = ?",
+			1366: "UPDATE lease SET fence = ?",
+		} {
+			_, err := s.exec(busyLimit, statement, key)
+			answer, ok := errors.AsType[*mysql.MySQLError](err)
+			if !ok || answer.Number != number {
+				t.Errorf("%s: %v, want error %d", statement, err, number)
+				continue
+			}
+			if !strings.Contains(answer.Message, "secret") {
+				t.Logf("%s: the server quotes nothing: %v", statement, answer)
+			}
+			if text := classify("test", err).Error(); strings.Contains(text, "secret") || !strings.Contains(text, strconv.Itoa(int(number))) {
+				t.Errorf("the error of %s is %q", statement, text)
+			}
+		}
+	})
 }
 
 // Nothing of ours was sent: what is not known means that the tier is down.

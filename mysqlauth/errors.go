@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/go-sql-driver/mysql"
 )
 
 var (
@@ -29,6 +31,34 @@ var (
 	errNoFloor  = errors.New("the floor row is missing")
 	errFenceMax = errors.New("the key's fence is at its maximum")
 )
+
+// withheld is an answer of the server whose text may quote what a statement
+// bound: keys and holders belong into no error.
+type withheld struct{ *mysql.MySQLError }
+
+func (e withheld) Error() string {
+	return fmt.Sprintf("Error %d (%s): its text is withheld, it may quote a key", e.Number, e.SQLState[:])
+}
+
+func (e withheld) Unwrap() error { return e.MySQLError }
+
+// withhold hides the text of a server's answer that may quote a statement. Of
+// errors that nobody listed nothing is known, and they stay readable: a trigger's
+// own message is one.
+func withhold(err error) error {
+	if server, ok := errors.AsType[*mysql.MySQLError](err); ok && quoting[server.Number] {
+		return withheld{server}
+	}
+	return err
+}
+
+var quoting = map[uint16]bool{
+	1064: true, // a syntax error, near ...
+	1062: true, // a duplicate entry
+	1292: true, // a wrong value
+	1366: true, // a wrong string
+	1411: true, // a wrong value for a function
+}
 
 // LeftError is the error of a Close whose context ended before all was done.
 // The keys stay held until their leases expire.

@@ -57,6 +57,9 @@ func open(t *testing.T, dsn string, opts ...Option) *Authority {
 			t.Errorf("Close: %v", err)
 		}
 	})
+	if a.timeout == busyLimit {
+		a.bound = 2 * busyLimit
+	}
 	return a
 }
 

@@ -39,6 +39,22 @@ func (l *ledger) enter() bool {
 	return true
 }
 
+// begin is enter for a call that run starts in a goroutine of its own: under
+// the mutex, so that none is started when Close waits for goroutines.
+func (l *ledger) begin(run func(func()), call func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closing {
+		return false
+	}
+	l.calls++
+	run(func() {
+		defer l.leave()
+		call()
+	})
+	return true
+}
+
 func (l *ledger) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

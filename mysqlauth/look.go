@@ -4,7 +4,6 @@ package mysqlauth
 
 import (
 	"context"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -25,11 +24,11 @@ type lookAnswer struct {
 
 func newLooks(a *Authority) *lane[*lookCall] {
 	l := &lane[*lookCall]{
-		from:  a.sessions,
-		op:    "look",
-		limit: func([]*lookCall) time.Duration { return a.timeout },
+		from:     a.sessions,
+		op:       "look",
+		limit:    func([]*lookCall) time.Duration { return a.timeout },
+		unwanted: func(c *lookCall) bool { return c.left.Load() },
 		pick: func(queue []*lookCall) (batch, rest []*lookCall) {
-			queue = slices.DeleteFunc(queue, func(c *lookCall) bool { return c.left.Load() })
 			n := min(len(queue), maxBatch)
 			return queue[:n:n], queue[n:]
 		},

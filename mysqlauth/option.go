@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 )
 
@@ -25,7 +26,8 @@ func WithLogger(l *zap.Logger) Option {
 }
 
 // WithTimeout sets how long a claim or a look may take on the server; a
-// renewal has a sixth of its TTL. From 10 ms to 1 min. Default: 500 ms.
+// renewal has a sixth of its TTL. From 10 ms to 1 min. A call without a deadline
+// returns within twice that, and within a second. Default: 500 ms.
 func WithTimeout(d time.Duration) Option {
 	return option(func(o *options) { o.timeout = d })
 }
@@ -71,6 +73,7 @@ type options struct {
 	retention  time.Duration
 	sweepEvery time.Duration
 	shown      func(key string) string
+	registerer prometheus.Registerer
 }
 
 const (

@@ -41,9 +41,10 @@ type releaseKind struct {
 
 func newReleases(a *Authority) *lane[*releaseCall] {
 	l := &lane[*releaseCall]{
-		from:  a.sessions,
-		op:    "release",
-		limit: func([]*releaseCall) time.Duration { return a.timeout },
+		from:     a.sessions,
+		op:       "release",
+		limit:    func([]*releaseCall) time.Duration { return a.timeout },
+		unwanted: func(*releaseCall) bool { return false },
 		pick: pickBy(
 			func(c *releaseCall) releaseKind {
 				if c.MinHold != 0 {
@@ -51,8 +52,7 @@ func newReleases(a *Authority) *lane[*releaseCall] {
 				}
 				return releaseKind{part: c.part}
 			},
-			func(c *releaseCall) string { return c.Key },
-			func(*releaseCall) bool { return false }),
+			func(c *releaseCall) string { return c.Key }),
 		run: a.runReleases,
 		fail: func(batch []*releaseCall, err error) {
 			for _, c := range batch {
@@ -190,6 +190,7 @@ func (a *Authority) releaseStatement(batch []*releaseCall, mark uint64) (string,
 func (a *Authority) halveReleases(batch []*releaseCall) {
 	first, second := a.part.Add(1), a.part.Add(1)
 	for i, c := range batch {
+		c.maybe = true // an answer that nobody listed proves nothing
 		c.part = first
 		if i >= len(batch)/2 {
 			c.part = second

@@ -486,6 +486,23 @@ func TestRelease_batch_takenAndLeftMeanwhile_C3(t *testing.T) {
 	})
 }
 
+// An answer that nobody listed proves nothing: the rows may have been freed.
+func TestRelease_unlistedError_isNoLoss_C1(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p := proxied(t, d)
+		a := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit))
+		grants, errs := claimTogether(t, a, claimOf("ns/a"), claimOf("ns/b"))
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		p.LoseReply(1, stack.Having("SET l.token = NULL"), stack.SQLError(1105, "injected"))
+		errs = releaseTogether(t, a, releaseOf("ns/a", grants[0]), releaseOf("ns/b", grants[1]))
+		if err := errors.Join(errs...); err != nil {
+			t.Errorf("Release: %v", err)
+		}
+	})
+}
+
 // A row that cannot be released does not keep the others of its batch.
 func TestRelease_oneBadRow_failsAlone(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {

@@ -49,13 +49,13 @@ func newRenews(a *Authority) *lane[*renewCall] {
 		part uint64
 	}
 	l := &lane[*renewCall]{
-		from:  a.sessions,
-		op:    "renew",
-		limit: a.renewLimit,
+		from:     a.sessions,
+		op:       "renew",
+		limit:    a.renewLimit,
+		unwanted: (*renewCall).tooLate,
 		pick: pickBy(
 			func(c *renewCall) kind { return kind{c.TTL, c.part} },
-			func(c *renewCall) string { return c.Key },
-			(*renewCall).tooLate),
+			func(c *renewCall) string { return c.Key }),
 		run: a.runRenews,
 		fail: func(batch []*renewCall, err error) {
 			for _, c := range batch {

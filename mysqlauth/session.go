@@ -7,6 +7,8 @@ import (
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +29,9 @@ type sessions struct {
 	demotions atomic.Uint64 // how often a server turned out to be read-only
 	flush     func()        // closes the pool's idle connections; nil when the pool was given
 	age       time.Duration // a lane gives an older session up
+
+	mu       sync.Mutex
+	failures map[string]error // of the last exchange of an operation, if it failed
 }
 
 // maxAge bounds how long a connection is kept to a server that is no longer the
@@ -44,9 +49,37 @@ func (p *sessions) demoted() {
 
 // observe tells of an exchange that began at some time and has ended.
 func (p *sessions) observe(op string, began time.Time, err error) {
+	p.remember(op, err)
 	if tell := p.observer.Load(); tell != nil {
 		(*tell)(driver.Call{Op: op, Took: time.Since(began), Err: classify(op, err)})
 	}
+}
+
+// remember keeps how the last exchange of an operation failed. A statement that
+// was rolled back because of others did not: the server answered.
+func (p *sessions) remember(op string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil || driver.ClassOf(classify(op, err)) == driver.ClassContention {
+		delete(p.failures, op)
+		return
+	}
+	p.failures[op] = err
+}
+
+// unanswered is the error of a call whose time is up. Why the operation last
+// failed, if it did, says more than that.
+func (p *sessions) unanswered(op string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := &driver.Error{Tier: "mysql", Op: op, Class: driver.ClassUnknown, Err: errNoAnswer}
+	if last, ok := errors.AsType[*driver.Error](classify(op, p.failures[op])); ok {
+		e.Advice, e.Err = last.Advice, fmt.Errorf("%w; before that: %w", errNoAnswer, last.Err)
+		if last.Class == driver.ClassDown || last.Class == driver.ClassConfig {
+			e.Class = last.Class
+		}
+	}
+	return e
 }
 
 // session is one connection, prepared. It belongs to one goroutine.
@@ -87,6 +120,7 @@ func (p *sessions) take(op string, limit time.Duration) (s *session, err error) 
 	defer func() {
 		if err != nil {
 			p.observe("connect", began, err)
+			p.remember(op, err)
 		}
 	}()
 	ctx, cancel := context.WithTimeout(p.life, limit)
@@ -228,6 +262,7 @@ func (s *session) query(limit time.Duration, each func(*sql.Rows) error, stateme
 // A limit of ours that ended shows as its own error, in whichever way the
 // connection died of it.
 func (s *session) failed(ctx context.Context, err error) error {
+	err = withhold(err)
 	m := meaningOf(err)
 	if !m.proof || m.class == driver.ClassDown || m.class == driver.ClassTransient {
 		s.bad = true
