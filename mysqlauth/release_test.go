@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -506,7 +508,8 @@ func TestRelease_unlistedError_isNoLoss_C1(t *testing.T) {
 // A row that cannot be released does not keep the others of its batch.
 func TestRelease_oneBadRow_failsAlone(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {
-		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
+		p, admin := proxied(t, d), openAdmin(t, d)
+		a := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit))
 		var claims []driver.Claim
 		for i := range 20 {
 			claims = append(claims, claimOf(fmt.Sprintf("ns/k%02d", i)))
@@ -522,6 +525,16 @@ func TestRelease_oneBadRow_failsAlone(t *testing.T) {
 			r := releaseOf(c.Key, grants[i])
 			calls[i] = &releaseCall{Release: r, debt: a.ledger.owe(r.Key), answer: make(chan error, 1)}
 		}
+		sizes := make(chan int, 1000)
+		key := regexp.MustCompile(`ns/k\d\d`)
+		p.OnRequest(func(r stack.Request) stack.Action {
+			if r.Has("SET l.token = NULL") {
+				found := key.FindAllString(r.Text, -1)
+				slices.Sort(found)
+				sizes <- len(slices.Compact(found))
+			}
+			return stack.Pass
+		})
 		a.releases.add(calls...)
 		within(t, 5*time.Second, "the others are free", func() bool {
 			var held int
@@ -534,6 +547,9 @@ func TestRelease_oneBadRow_failsAlone(t *testing.T) {
 			if err := <-call.answer; err != nil {
 				t.Errorf("release %d: %v", i, err)
 			}
+		}
+		if got := [3]int{<-sizes, <-sizes, <-sizes}; got != [3]int{20, 10, 10} {
+			t.Errorf("statements released %v keys, want 20 and then the halves", got)
 		}
 	})
 }
