@@ -129,11 +129,11 @@ func (r *renewer) loop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		batches, next, more := r.collect(time.Now())
+		due, next, more := r.collect(time.Now())
 		if !more {
 			return
 		}
-		for of, batch := range batches {
+		for of, batch := range inBatches(due) {
 			r.locker.behind.run(func() { r.locker.renewAll(of, batch) })
 		}
 		timer.Reset(next)
@@ -150,9 +150,21 @@ type renewalBatch struct {
 	ttl time.Duration
 }
 
-// collect takes what is due out of the heap, by grantor and TTL, since one
-// statement carries one. A lease is planned again when its answer is in.
-func (r *renewer) collect(now time.Time) (batches map[renewalBatch][]*tenure, next time.Duration, more bool) {
+// inBatches sorts leases by grantor and TTL, since one statement carries one.
+// The renewer's mutex must be free: tenures take it under their own.
+func inBatches(due []*tenure) map[renewalBatch][]*tenure {
+	batches := make(map[renewalBatch][]*tenure)
+	for _, t := range due {
+		by, _ := t.standing()
+		of := renewalBatch{by, t.terms.ttl}
+		batches[of] = append(batches[of], t)
+	}
+	return batches
+}
+
+// collect takes what is due out of the heap. A lease is planned again when its
+// answer is in.
+func (r *renewer) collect(now time.Time) (due []*tenure, next time.Duration, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.held) == 0 || r.stopped {
@@ -160,19 +172,13 @@ func (r *renewer) collect(now time.Time) (batches map[renewalBatch][]*tenure, ne
 		return nil, 0, false
 	}
 	for len(r.due) > 0 && !r.due[0].renewing.at.After(now) {
-		t := heap.Pop(&r.due).(*tenure)
-		if batches == nil {
-			batches = make(map[renewalBatch][]*tenure)
-		}
-		by, _ := t.standing()
-		of := renewalBatch{by, t.terms.ttl}
-		batches[of] = append(batches[of], t)
+		due = append(due, heap.Pop(&r.due).(*tenure))
 	}
 	next = time.Hour
 	if len(r.due) > 0 {
 		next = r.due[0].renewing.at.Sub(now)
 	}
-	return batches, next, true
+	return due, next, true
 }
 
 // renewAll renews leases of one batch: what stands behind them first, then the

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/tierlock/tierlock/tier"
 	"github.com/tierlock/tierlock/tier/driver"
+	"github.com/tierlock/tierlock/tier/tiertest"
 )
 
 // Tests in a synctest bubble measure the clock of the bubble, which stands
@@ -416,4 +419,42 @@ func TestRenew_noAnswer(t *testing.T) {
 			t.Errorf("Renew after Release: %v, want nil", err)
 		}
 	})
+}
+
+// TestRelease_meetsTheRenewer_A9 releases thousands of leases at the moments at
+// which they are due for renewal: neither waits for the other.
+func TestRelease_meetsTheRenewer_A9(t *testing.T) {
+	l, err := tier.New(nil, tiertest.NewAuthority(), tier.WithTTL(600*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 5000
+	var holders sync.WaitGroup
+	for i := range n {
+		holders.Go(func() {
+			lease, err := l.Acquire(t.Context(), strconv.Itoa(i))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(180*time.Millisecond + rand.N(40*time.Millisecond))
+			if err := lease.Release(t.Context()); err != nil && !errors.Is(err, tier.ErrLost) {
+				t.Error(err)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		holders.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		buf := make([]byte, 1<<20)
+		t.Fatalf("releases and renewals wait for each other:\n%s", buf[:runtime.Stack(buf, true)])
+	}
+	if err := l.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
