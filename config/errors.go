@@ -5,6 +5,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -52,7 +53,7 @@ const maxShown = 64
 // at any length, and not at all when it looks like an address with a password.
 func shown(text string) string {
 	switch {
-	case strings.Contains(text, "@"):
+	case strings.Contains(text, "@"), strings.Contains(text, "://"):
 		return hidden
 	case len(text) > maxShown:
 		return fmt.Sprintf("%.*q...", maxShown, text)
@@ -72,9 +73,13 @@ func shownName(name string) string {
 	return hidden
 }
 
-// shownIn is shown, for the text of a field.
+// shownIn is shown, for the text of a field. What is neither a number nor a word
+// where one should be may be an address on the wrong line.
 func shownIn(f field, text string) string {
 	if _, secret := f.value.Interface().(Secret); secret {
+		return hidden
+	}
+	if f.value.Kind() != reflect.String && text != "" && !plain.MatchString(text) {
 		return hidden
 	}
 	return shown(text)

@@ -159,6 +159,12 @@ func TestParse_refuses(t *testing.T) {
 		{"another scheme", "redis:\n  url: \"http://u:hunter2@h/0\"\n", `locks.yaml:2: redis.url: http://u:***@h/0: begins with none of redis://, rediss://, unix://`},
 		{"no host", "redis:\n  url: \"redis:///0\"\n", `locks.yaml:2: redis.url: redis:///0: names no host: want redis://[user:password@]host[:port][/database]`},
 		{"no socket", "redis:\n  url: \"unix://\"\n", `locks.yaml:2: redis.url: unix:: names no socket: want unix:///path/to.sock`},
+		{"an address for a rung", policies(`- {match: a, degrade: ["redis://:hunter2"]}`), `locks.yaml:2: policies[0].degrade: [***]: *** is unknown: want retry, local or fail_closed`},
+		{"an address for a time", "redis:\n  timeout: \"u:hunter2\"\n", `locks.yaml:2: redis.timeout: ***: is no duration: want a number and a unit, as in 500ms, 10s, 5m or 24h`},
+		{"a database that is no number", "redis:\n  url: \"redis://u:hunter2@h/lock\"\n", `locks.yaml:2: redis.url: ***: has a path or a query that the client does not take: want redis://[user:password@]host[:port][/database][?name=value]`},
+		{"an unknown parameter", "redis:\n  url: \"redis://u:hunter2@h/0?x=1\"\n", `locks.yaml:2: redis.url: redis://u:***@h/0: has a path or a query that the client does not take: want redis://[user:password@]host[:port][/database][?name=value]`},
+		{"a URL without its @", "redis:\n  url: \"redis://u:hunter2h:6379/0\"\n", `locks.yaml:2: redis.url: ***: is no URL; percent-encode what is special in its password`},
+		{"a DSN without its @", "mysql:\n  dsn: \"u:hunter2tcp(h:1)/d\"\n", `locks.yaml:2: mysql.dsn: ***: is no DSN: want user:password@tcp(host:port)/database?name=value`},
 		{"a good URL beside something else", "redis: {url: \"unix:///run/redis.sock\"}\ndrain: x\n", `locks.yaml:2: drain: x: is no duration: want a number and a unit, as in 500ms, 10s, 5m or 24h`},
 		{"an address for a namespace", "namespace: \"u:hunter2@tcp(h:1)/d\"\n", `locks.yaml:1: namespace: ***: must match [a-z0-9_-]{1,63}`},
 		// Names.

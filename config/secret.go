@@ -5,9 +5,11 @@ package config
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
+	"github.com/redis/go-redis/v9"
 )
 
 // Secret is an address that may hold a password. However it is printed, logged or
@@ -66,31 +68,43 @@ func (s Secret) Format(f fmt.State, verb rune) {
 // MarshalText is String, for encoders of JSON, YAML and logs.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// redactURL hides what is between the scheme and the host. A password with a
-// special character in it ends up in another part of the URL: then an "@" is
-// left over, and nothing is shown.
+// Where a character is missing or too many, the password is read as another part
+// of the address: so a part is shown only when it is what it should be, and
+// nothing is when one is not.
+var (
+	userName = regexp.MustCompile(`^[\w.-]+$`)
+	hostPort = regexp.MustCompile(`^([^:@]*|\[[\da-fA-F:.]+])(:\d*)?$`)
+	database = regexp.MustCompile(`^/?\d*$`)
+)
+
+// redactURL hides what is between the scheme and the host, but for a name.
 func redactURL(text string) string {
 	u, err := url.Parse(text)
-	if err != nil {
+	if err != nil || strings.Contains(u.Host+u.Path+u.RawQuery+u.Fragment, "@") || !hostPort.MatchString(u.Host) ||
+		u.Scheme != "unix" && !database.MatchString(u.Path) {
 		return hidden
 	}
 	shown := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
-	if strings.Contains(u.Host+u.Path+u.RawQuery+u.Fragment, "@") {
-		return hidden
-	}
 	at := ""
 	if u.User != nil {
 		at = hidden + "@"
-		if password, _ := u.User.Password(); password != "" && u.User.Username() != "" {
+		if password, _ := u.User.Password(); password != "" && userName.MatchString(u.User.Username()) {
 			at = u.User.Username() + ":" + at
 		}
 	}
 	return strings.Replace(shown.String(), "://", "://"+at, 1)
 }
 
+// redactDSN hides what is between the name and the network. A network that the
+// application has registered hides all, since nobody here knows its name.
 func redactDSN(text string) string {
 	c, err := mysql.ParseDSN(text)
-	if err != nil || strings.Contains(c.Net+c.Addr+c.DBName, "@") {
+	switch {
+	case err != nil, strings.Contains(c.Addr+c.DBName, "@"):
+		return hidden
+	case c.Net != "tcp" && c.Net != "unix", c.Net == "tcp" && !hostPort.MatchString(c.Addr):
+		return hidden
+	case c.User != "" && !userName.MatchString(c.User):
 		return hidden
 	}
 	at := ""
@@ -110,23 +124,26 @@ func (s Secret) wrongURL() string {
 		return ""
 	}
 	u, err := url.Parse(*s.text)
-	if err != nil {
+	if err != nil || !hostPort.MatchString(u.Host) {
 		return "is no URL; percent-encode what is special in its password"
 	}
 	switch u.Scheme {
 	case "redis", "rediss":
-		if u.Host != "" {
-			return ""
+		if u.Host == "" {
+			return "names no host: want redis://[user:password@]host[:port][/database]"
 		}
-		return "names no host: want redis://[user:password@]host[:port][/database]"
 	case "unix":
-		if u.Path != "" {
-			return ""
+		if u.Path == "" {
+			return "names no socket: want unix:///path/to.sock"
 		}
-		return "names no socket: want unix:///path/to.sock"
 	default:
 		return "begins with none of redis://, rediss://, unix://"
 	}
+	// The client's own error may hold a part of it.
+	if _, err := redis.ParseURL(*s.text); err != nil {
+		return "has a path or a query that the client does not take: want redis://[user:password@]host[:port][/database][?name=value]"
+	}
+	return ""
 }
 
 // wrongDSN says why an address is no DSN of a MySQL server. The reason never
@@ -137,7 +154,7 @@ func (s Secret) wrongDSN() string {
 	}
 	c, err := mysql.ParseDSN(*s.text)
 	switch {
-	case err != nil:
+	case err != nil, strings.Contains(c.Net, ":"): // without the "@" a password is part of the network
 		return "is no DSN: want user:password@tcp(host:port)/database?name=value"
 	case c.DBName == "":
 		return "names no database: want user:password@tcp(host:port)/database"

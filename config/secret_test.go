@@ -34,6 +34,12 @@ func TestSecret_showsAllButThePassword(t *testing.T) {
 		"u:tcp/hunter2@tcp(db:3306)":                            "***",
 		"tcp/hunter2@x":                                         "***",
 		"hunter2":                                               "***",
+		"u:hunter2(db:3306)/lock":                               "***", // without its @tcp, or its @
+		"u:hunter2tcp(db:3306)/lock":                            "***",
+		"hunter2tcp(db:3306)/lock":                              "***",
+		"u:hunter2@tcp([::1]:3306)/lock":                        "u:***@tcp([::1]:3306)/lock",
+		"tcp(u:hunter2:3306)/lock":                              "***",
+		"u%3Ahunter2@tcp(db)/lock":                              "***",
 		"redis://h:6379/1?password=hunter2":                     "redis://h:6379/1",
 		"redis://u:hunter2@h:6379/1":                            "redis://u:***@h:6379/1",
 		"rediss://:hunter2@h":                                   "rediss://***@h",
@@ -43,6 +49,11 @@ func TestSecret_showsAllButThePassword(t *testing.T) {
 		"redis://:12?hunter2@h":                                 "***",
 		"redis://:12#hunter2@h":                                 "***",
 		"redis://u:1@2/hunter2@h":                               "***",
+		"redis://u:hunter2h:6379/0":                             "***", // without its @
+		"redis://:hunter2:h:6379/0":                             "***",
+		"redis://h:6379/hunter2":                                "***",
+		"redis://u%3Ahunter2:x@h/0":                             "redis://***@h/0",
+		"redis://u:hunter2@[::1]:6379/0":                        "redis://u:***@[::1]:6379/0",
 		"redis://u:hunter2%zz@h":                                "***",
 		"redis://u:hun%40ter2@h/0":                              "redis://u:***@h/0",
 		"unix://u:hunter2@/run/redis.sock":                      "unix://u:***@/run/redis.sock",
@@ -126,10 +137,11 @@ func TestSecret_isInNoError(t *testing.T) {
 		"u:" + password, "u:" + password + "@tcp(db:1)", "u:" + password + "@tcp(db:1)/", "u:" + password + "@tcp(db/x", "u:a/" + password + "@tcp(db:1)",
 		"u:" + password + "@tcp(db:1)/lock", "redis://u:" + password + "@h", "redis://u:1/" + password + "@h", "http://u:" + password + "@h",
 		"redis://" + password + "@", password + "@", "//u:" + password + "@h",
+		"u:" + password + "tcp(db:1)/lock", "u:" + password + "(db:1)/lock", "redis://u:" + password + "h:1/0", "redis://h/" + password, "redis://h?x=" + password,
 	} {
 		for _, where := range []string{
 			"mysql: {dsn: %q, timeout: 1}", "mysql: {dsn: [%q]}", "mysql: {dsn: {x: %q}}", "mysql: {dsn: !x %q}", "mysql: {dns: %q}", "mysql: {%q: 1}", "mysql: %q", "mysql: [%q]",
-			"redis: {url: %q, timeout: 1}", "redis: {ulr: %q}", "redis: %q", "policies: %q", "policies: [%q]", "%q", "[%q]", "dsn: %q", "mysql: {dsn: %q",
+			"redis: {url: %q, timeout: 1}", "redis: {timeout: %q}", "mysql: {timeout: %q}", "redis: {ulr: %q}", "redis: %q", "policies: %q", "policies: [%q]", "%q", "[%q]", "dsn: %q", "mysql: {dsn: %q",
 			"mysql: {dsn: %[1]q, dsn: %[1]q}", "mysql: {dsn: %q} x",
 		} {
 			_, err := parse(fmt.Sprintf(where, dsn))
