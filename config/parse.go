@@ -166,7 +166,7 @@ func (r *reading) is(n *yaml.Node, kind yaml.Kind, f field, want string) bool {
 		r.wrong(f, "aliases are not followed: write the value out")
 	case n.Style&yaml.TaggedStyle != 0:
 		r.wrong(f, "tags are not read: write the value alone")
-	case n.Kind == yaml.ScalarNode && n.Style == 0 && n.ShortTag() == "!!null":
+	case n.ShortTag() == "!!null":
 		r.wrong(f, "has no value: give it one, or leave the field out")
 	case n.Kind != kind:
 		r.wrong(f, "is "+kinds[n.Kind]+", want "+want)

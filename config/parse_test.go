@@ -60,6 +60,10 @@ func TestParse_refuses(t *testing.T) {
 			`locks.yaml:2: policies[0].degrade: [retry, fail_close]: fail_close is unknown: want retry, local or fail_closed`,
 		},
 		{
+			"two unknown rungs", policies(`- {match: b, degrade: [first, second]}`),
+			`locks.yaml:2: policies[0].degrade: [first, second]: first is unknown: want retry, local or fail_closed`,
+		},
+		{
 			"a ladder in a ladder", policies(`- {match: b, degrade: [[retry]]}`),
 			`locks.yaml:2: policies[0].degrade: "[\"\"]": want names of rungs: retry, local or fail_closed`,
 		},
@@ -104,7 +108,7 @@ func TestParse_refuses(t *testing.T) {
 		{"unknown tiers", policies(`- {match: b, tiers: radis}`), `locks.yaml:2: policies[0].tiers: radis: is unknown: want both, mysql or redis`},
 		// Fields beside each other.
 		{
-			"a short ttl and wait", "mysql:\n  timeout: 1s\ndefaults:\n  ttl: 1999ms\n  wait: 999ms\n",
+			"a short ttl and wait", "mysql:\n  timeout: 1s\ndefaults:\n  ttl: 1999ms\n  wait: 999ms\npolicies: [{match: a}]\n",
 			`locks.yaml:4: defaults.ttl: 1999ms: must be at least twice mysql.timeout (1s): 2s
 			locks.yaml:5: defaults.wait: 999ms: must be at least mysql.timeout (1s): 1s`,
 		},
@@ -432,14 +436,49 @@ policies:
 	require.Greater(t, time.Until(other.Deadline()), 3*time.Second)
 	require.NoError(t, other.Release(t.Context()))
 
-	policies := c.TierPolicies()
-	require.Len(t, policies, 1)
-	require.Len(t, policies[0].Options, 3)
-	policies[0].Options = nil
-	require.Equal(t, tier.Policy{
-		Match: "held/**", Degrade: fallback.Default(), Attempts: 2, Backoff: 100 * time.Millisecond,
-	}, policies[0])
 	require.NoError(t, locker.SetPolicies(c.TierPolicies()...))
+}
+
+func TestTierPolicies(t *testing.T) {
+	t.Parallel()
+	c, err := parse("policies: [{match: a, tiers: redis, degrade: [retry, local], local_for: 3s, attempts: 4, backoff: 5ms}, {match: b}]\n")
+	require.NoError(t, err)
+	got := c.TierPolicies()
+	for i := range got {
+		require.Len(t, got[i].Options, 3)
+		got[i].Options = nil
+	}
+	require.Equal(t, []tier.Policy{
+		{
+			Match: "a", Tiers: tier.TiersFilter, Degrade: fallback.Ladder{fallback.Retry, fallback.Local},
+			LocalFor: 3 * time.Second, Attempts: 4, Backoff: 5 * time.Millisecond,
+		},
+		{Match: "b", Degrade: fallback.Default(), Attempts: 2, Backoff: 100 * time.Millisecond},
+	}, got)
+}
+
+// Each option is seen to arrive by a value that the locker refuses.
+func TestTierOptions_areAllPassedOn(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*config.Config){
+		"namespace":        func(c *config.Config) { c.Namespace = "X" },
+		"ttl":              func(c *config.Config) { c.Defaults.TTL = 1 },
+		"wait":             func(c *config.Config) { c.Defaults.Wait = -1 },
+		"max hold":         func(c *config.Config) { c.Defaults.MaxHold = -1 },
+		"max waiters":      func(c *config.Config) { c.Defaults.MaxWaiters = 0 },
+		"drain":            func(c *config.Config) { c.Drain = -1 },
+		"breaker":          func(c *config.Config) { c.Breaker.Ratio = 2 },
+		"policy":           func(c *config.Config) { c.Policies[0].Match = "" },
+		"policy's ttl":     func(c *config.Config) { c.Policies[0].TTL = 1 },
+		"policy's wait":    func(c *config.Config) { c.Policies[0].Wait = -1 },
+		"policy's maxhold": func(c *config.Config) { c.Policies[0].MaxHold = -1 },
+	} {
+		c := config.Default()
+		c.Policies = []config.Policy{c.NewPolicy("a")}
+		spoil(&c)
+		_, err := tier.New(nil, tiertest.NewAuthority(), c.TierOptions()...)
+		require.Error(t, err, name)
+	}
 }
 
 func TestLoad_refusesWhatIsNoFile(t *testing.T) {

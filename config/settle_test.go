@@ -132,7 +132,9 @@ func TestWatch_tellsEachOutcomeOnce(t *testing.T) {
 		look(9, two)
 		look(9, one)
 		look(1, nil)
+		look(1, nil)
+		look(9, one)
 		look(0, nil)
-		require.Equal(t, []time.Duration{1, -1, -1, -1, 1, 0}, s.told)
+		require.Equal(t, []time.Duration{1, -1, -1, -1, 1, -1, 0}, s.told)
 	})
 }

@@ -93,9 +93,7 @@ func (w *watch) run(ctx context.Context, events <-chan fsnotify.Event, errs <-ch
 			return
 		case <-look.C:
 			waiting = false
-			if ctx.Err() == nil {
-				w.look()
-			}
+			w.look()
 			continue
 		case <-events:
 		case <-errs: //nolint:errcheck // events were lost, and the file is looked at
