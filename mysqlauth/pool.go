@@ -13,6 +13,17 @@ import (
 
 const dialLimit = 5 * time.Second
 
+// OpenPool makes the pool that [Open] would, for an application that shares its
+// life cycle with other parts: give it to [New], and to nobody else. The caller
+// closes it. It sends nothing.
+func OpenPool(dsn string, opts ...Option) (*sql.DB, error) {
+	o, err := newOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	return openPool(dsn, o)
+}
+
 // openPool parses the DSN and makes the pool. Its errors say nothing of what
 // the DSN holds: a misplaced sign makes a password look like a host.
 func openPool(dsn string, o options) (*sql.DB, error) {

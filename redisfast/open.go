@@ -24,17 +24,35 @@ func Open(rawURL string, opts ...Option) (*Filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	ropts, err := parseURL(rawURL)
+	client, err := newClient(rawURL, o)
 	if err != nil {
 		return nil, err
 	}
-	bound(ropts, o.timeout)
-	f, err := New(redis.NewClient(ropts), opts...)
+	f, err := New(client, opts...)
 	if err != nil {
 		return nil, err
 	}
 	f.owned = true
 	return f, nil
+}
+
+// OpenClient makes the client that [Open] would, for an application that has other
+// uses for it: give it to [New]. The caller closes it. It sends nothing.
+func OpenClient(rawURL string, opts ...Option) (*redis.Client, error) {
+	o, err := newOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	return newClient(rawURL, o)
+}
+
+func newClient(rawURL string, o options) (*redis.Client, error) {
+	ropts, err := parseURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	bound(ropts, o.timeout)
+	return redis.NewClient(ropts), nil
 }
 
 // parseURL is redis.ParseURL with errors that hold nothing of the URL: a
