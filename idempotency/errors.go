@@ -15,8 +15,9 @@ var (
 	// ErrWrongDB means that the transaction's database has no lease table, or
 	// its user may not write it.
 	ErrWrongDB = errors.New("idempotency: wrong database")
-	// ErrNoTx means that a pool was given where a transaction is needed: each of
-	// its statements would be committed by itself, and guard nothing.
+	// ErrNoTx means that a pool, or a connection without a transaction, was given
+	// where a transaction is needed: each of its statements would be committed by
+	// itself, and guard nothing.
 	ErrNoTx = errors.New("idempotency: not a transaction")
 	// ErrRetryTx means that the transaction is gone: it was rolled back, and
 	// the whole of it may be tried again.

@@ -34,6 +34,13 @@ WHERE lock_key = ? AND token = ? AND fence >= ? AND expires_at > UTC_TIMESTAMP(6
 // locked for one round trip and tx cannot deadlock with renewals; with several
 // leases, in the order of their keys.
 //
+// What is certainly no transaction is refused with [ErrNoTx]. A tx with the
+// methods Commit and Rollback is taken for one. Of anything else (a *sql.Conn, a
+// wrapper) the server is asked, which takes two round trips; begin by hand on a
+// connection before. It cannot be told that a tx has the methods of a transaction
+// and is none, that a connection's transaction is another than the caller thinks,
+// or that a statement before has ended it silently, as DDL does.
+//
 // The lease table must be reachable from tx's connection (same server), by a
 // user with SELECT and UPDATE on it.
 //
@@ -53,6 +60,9 @@ func ConfirmTx(ctx context.Context, tx Tx, lease *tier.Lease) error {
 	}
 	if tenure.Table == "" {
 		return fmt.Errorf("%w: the authority of %q keeps no lease table", ErrWrongDB, lease.Key())
+	}
+	if err := inTransaction(ctx, tx, lease.Key()); err != nil {
+		return err
 	}
 	result, err := tx.ExecContext(ctx, fmt.Sprintf(confirm, tenure.Table), []byte(tenure.Key), tenure.Token[:], tenure.Fence)
 	if err != nil {
@@ -83,14 +93,20 @@ func failed(ctx context.Context, tx Tx, key string, err error) error {
 	case !answered: // the connection is gone, and the transaction with it
 		return fmt.Errorf("%w: confirm %q: %w", ErrRetryTx, key, err)
 	}
+	if server.SQLState == rollbackState {
+		return fmt.Errorf("%w: confirm %q: %w", ErrRetryTx, key, err)
+	}
 	switch server.Number {
-	case 1213, 1205, 1020, 3572: // deadlock, lock wait, snapshot conflict, NOWAIT
+	case 1213, 1205, 1020, 3572, 3101: // deadlock, lock wait, snapshot conflict, NOWAIT, failed certification
 		return fmt.Errorf("%w: confirm %q: %w", ErrRetryTx, key, err)
 	case 1146, 1049, 1142, 1143, 1054: // no table, no database, no right, no column
 		return fmt.Errorf("%w: confirm %q: %w; the lease table must be on the transaction's server, and its user needs SELECT and UPDATE on it", ErrWrongDB, key, err)
 	}
 	return fmt.Errorf("confirm %q: %w", key, err)
 }
+
+// rollbackState is the SQLSTATE of every "transaction rolled back, try again".
+var rollbackState = [5]byte{'4', '0', '0', '0', '1'}
 
 // rollbackLimit bounds a rollback by statement on a server that says nothing.
 const rollbackLimit = time.Second

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+
 	"github.com/tierlock/tierlock/idempotency"
 	"github.com/tierlock/tierlock/internal/stack"
 	"github.com/tierlock/tierlock/tier"
@@ -293,6 +295,7 @@ func TestConfirmTx_retryTx_J1_J4(t *testing.T) {
 		"1205 lock wait": inject(1205),
 		"1020 snapshot":  inject(1020),
 		"3572 nowait":    inject(3572),
+		"3101 certified": inject(3101),
 		"connection lost before": func(t *testing.T, s *shop) {
 			s.proxy.OnRequest(func(r stack.Request) stack.Action {
 				if isConfirm(r) {
@@ -357,6 +360,35 @@ func TestConfirmTx_retryTx_J1_J4(t *testing.T) {
 			})
 		}
 	}
+}
+
+// failing is a transaction whose confirmation fails.
+type failing struct {
+	*sql.Tx
+	err error
+}
+
+func (f failing) ExecContext(context.Context, string, ...any) (sql.Result, error) { return nil, f.err }
+
+// TestConfirmTx_rollbackState_J1 knows errors nobody listed by what the server
+// says of the transaction.
+func TestConfirmTx_rollbackState_J1(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, s *shop) {
+		lease := s.acquire(t, s.locker)
+		for state, retry := range map[string]bool{"40001": true, "45000": false} {
+			tx, answer := s.sell(t), &mysql.MySQLError{Number: 9999, Message: "injected"}
+			copy(answer.SQLState[:], state)
+			if err := confirm(t, failing{tx, answer}, lease); errors.Is(err, idempotency.ErrRetryTx) != retry || !errors.Is(err, answer) {
+				t.Errorf("SQLSTATE %s: %v, want ErrRetryTx: %v", state, err, retry)
+			}
+			if err := tx.Commit(); !errors.Is(err, sql.ErrTxDone) {
+				t.Errorf("SQLSTATE %s: commit after it: %v, want ErrTxDone", state, err)
+			}
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestConfirmTx_contextEnds ends the transaction with its caller.
