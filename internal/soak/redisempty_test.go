@@ -48,7 +48,7 @@ func TestRedis_backEmpty_E3(t *testing.T) {
 			renewal := stack.Having("GREATEST(l.expires_at")
 			n.ToMySQL.LoseReply(1, renewal, stack.Swallow)
 			select {
-			case <-n.ToMySQL.LoseReply(2, renewal, stack.Swallow):
+			case <-n.ToMySQL.LoseReply(1, renewal, stack.Swallow):
 			case <-time.After(10 * time.Second):
 				t.Fatal("no second renewal was sent")
 			}
