@@ -184,6 +184,7 @@ func TestParse_refuses(t *testing.T) {
 		{"an alias", "redis: &x {timeout: 1s}\nmysql: *x\n", `locks.yaml:2: mysql: aliases are not followed: write the value out`},
 		{"an alias of nothing", "drain: 1s\nmysql: {dsn: *hunter2}\n", `locks.yaml:2: aliases are not followed: write the value out, in quotes if it begins with *`},
 		{"a tag", "drain: !!str 1s\n", `locks.yaml:1: drain: tags are not read: write the value alone`},
+		{"a tag of all", "--- !!map\ndrain: 1s\n", `locks.yaml:1: want fields, one a line, as in namespace: shop`},
 		{"a tab", "redis:\n\ttimeout: 1s\n", `locks.yaml:2: is indented with a tab: YAML takes spaces only`},
 		{"a tab at the start", "\tdrain: 1s\n", `locks.yaml:1: is indented with a tab: YAML takes spaces only`},
 		{"two levels of indentation", "redis:\n  timeout: 1s\n url: x\ndrain: 1s\n", `locks.yaml:3: did not find expected key`},

@@ -5,6 +5,8 @@ package config
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -137,4 +139,26 @@ func TestWatch_tellsEachOutcomeOnce(t *testing.T) {
 		look(0, nil)
 		require.Equal(t, []time.Duration{1, -1, -1, -1, 1, -1, 0}, s.told)
 	})
+}
+
+// A link that is turned to a new release each time must not leave a watch behind
+// on each of the old ones.
+func TestFollow_leavesOldDirectories(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	path := filepath.Join(root, "names", "locks.yaml")
+	require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
+	events, err := fsnotify.NewWatcher()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, events.Close()) }()
+	for _, release := range []string{"one", "two", "three"} {
+		dir := filepath.Join(root, release)
+		require.NoError(t, os.Mkdir(dir, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "locks.yaml"), []byte("policies: []\n"), 0o600))
+		require.NoError(t, os.Symlink(filepath.Join(dir, "locks.yaml"), path+"~"))
+		require.NoError(t, os.Rename(path+"~", path))
+		follow(events, path)
+		require.ElementsMatch(t, []string{filepath.Dir(path), dir}, events.WatchList())
+	}
 }

@@ -32,10 +32,7 @@ func (r *reading) validate(c *Config) {
 	all := make(map[string]field)
 	for _, f := range leavesOf(reflect.ValueOf(c).Elem(), "") {
 		all[f.path] = f
-		// A field without a default may be left out, as its zero value.
-		if _, always := f.tag.Lookup("default"); always || !f.value.IsZero() {
-			r.wrong(f, f.outOfBounds())
-		}
+		r.wrong(f, f.outOfBounds())
 	}
 	if !namespacePattern.MatchString(c.Namespace) {
 		r.wrong(all["namespace"], "must match [a-z0-9_-]{1,63}")
