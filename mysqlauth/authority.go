@@ -28,6 +28,7 @@ type Authority struct {
 	timeout time.Duration // of a claim or a look on the server
 	bound   time.Duration // of a call without a deadline
 	opts    options
+	metrics *metrics // nil: none
 
 	sessions *sessions
 	claims   *lane[*claimCall]
@@ -68,7 +69,11 @@ func Open(dsn string, opts ...Option) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newAuthority(db, o, true), nil
+	a, err := newAuthority(db, o, true)
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return a, nil
 }
 
 // New makes an authority on a pool that nobody else uses and that Close leaves
@@ -89,18 +94,22 @@ func New(db *sql.DB, opts ...Option) (*Authority, error) {
 		}
 		o.maxOpen = most
 	}
-	return newAuthority(db, o, false), nil
+	return newAuthority(db, o, false)
 }
 
-func newAuthority(db *sql.DB, o options, owned bool) *Authority {
+func newAuthority(db *sql.DB, o options, owned bool) (*Authority, error) {
+	metrics, err := register(o.registerer)
+	if err != nil {
+		return nil, err
+	}
 	life, end := context.WithCancel(context.Background())
 	a := &Authority{
-		db: db, owned: owned, log: o.logger, tables: newTables(o.prefix), timeout: o.timeout, bound: bound(o.timeout), opts: o,
+		db: db, owned: owned, log: o.logger, tables: newTables(o.prefix), timeout: o.timeout, bound: bound(o.timeout), opts: o, metrics: metrics,
 		ledger: newLedger(), life: life, end: end,
 	}
 	spare := o.maxOpen - ownConns
 	a.sessions = &sessions{
-		db: db, tables: a.tables, life: life,
+		db: db, tables: a.tables, metrics: metrics, life: life,
 		spare: make(chan struct{}, spare), waits: make(chan struct{}, spare-1), age: maxAge,
 		failures: make(map[string]error),
 	}
@@ -120,7 +129,8 @@ func newAuthority(db *sql.DB, o options, owned bool) *Authority {
 	if o.sweepEvery > 0 {
 		a.running.Go(a.sweeper.loop)
 	}
-	return a
+	metrics.watch(a)
+	return a, nil
 }
 
 // Stats returns the counts since the start.
@@ -140,6 +150,7 @@ func (a *Authority) Close(ctx context.Context) error {
 	if !a.ledger.close() {
 		return nil
 	}
+	a.metrics.unwatch(a)
 	a.sweeper.stop()
 	err := a.drain(ctx)
 	a.end()

@@ -114,6 +114,7 @@ func (l *lane[C]) loop() {
 				continue
 			}
 		}
+		l.from.metrics.batch(l.op, len(batch))
 		l.run(s, batch)
 		if s.bad {
 			s.giveBack()

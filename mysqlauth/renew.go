@@ -224,5 +224,6 @@ func (a *Authority) watchClock(before, after clock, received time.Time, ttl time
 		return
 	}
 	a.steps.Add(1)
+	a.metrics.step()
 	a.log.Warn("the clock of the MySQL server stepped forward: leases expire early by as much", zap.Duration("step", step))
 }

@@ -18,11 +18,12 @@ import (
 // sessions hands out connections on which every statement of this package
 // means the same, whatever the server's defaults, the DSN and the pool are.
 type sessions struct {
-	db     *sql.DB
-	tables tables
-	life   context.Context // ends what is still running when Close gives up
-	spare  chan struct{}   // bounds what is not a lane
-	waits  chan struct{}   // bounds what of that waits for a locked row
+	db      *sql.DB
+	tables  tables
+	metrics *metrics        // nil: none
+	life    context.Context // ends what is still running when Close gives up
+	spare   chan struct{}   // bounds what is not a lane
+	waits   chan struct{}   // bounds what of that waits for a locked row
 
 	observer atomic.Pointer[driver.Observer]
 
@@ -50,6 +51,7 @@ func (p *sessions) demoted() {
 // observe tells of an exchange that began at some time and has ended.
 func (p *sessions) observe(op string, began time.Time, err error) {
 	p.remember(op, err)
+	p.metrics.statement(op, began)
 	if tell := p.observer.Load(); tell != nil {
 		(*tell)(driver.Call{Op: op, Took: time.Since(began), Err: classify(op, err)})
 	}
@@ -290,6 +292,7 @@ func (s *session) again(retried *atomic.Uint64, statement func() error) error {
 			return err
 		}
 		retried.Add(1)
+		s.from.metrics.retry(err)
 		if pause(s.from.life, jitter(try)) != nil {
 			return err
 		}

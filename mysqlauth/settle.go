@@ -17,6 +17,7 @@ type settler struct {
 	*Authority
 	mu      sync.Mutex
 	entries []*entry
+	freed   int // rows whose entries are not over; for metrics
 	work    chan struct{}
 	stop    chan struct{}
 }
@@ -169,6 +170,7 @@ func (t *settler) close(batch []*entry) {
 	}
 	t.entries = open
 	t.mu.Unlock()
+	t.count(0, len(batch))
 	for _, e := range batch {
 		e.debt.paid()
 	}

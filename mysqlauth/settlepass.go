@@ -60,6 +60,7 @@ func (t *settler) settle(s *session, statement string, batch []*entry) (freed in
 	}
 	freed, err = s.exec(waitLimit, statement, pairArgs(ours)...)
 	t.settled.Add(uint64(freed))
+	t.count(int(freed), 0)
 	return freed, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -41,11 +42,16 @@ type sweeper struct {
 	after []byte     // where the next step begins
 	until []byte     // where its window ends; nil when a new one begins
 	rows  int        // of a transaction, as many as fit into sweepTx
+
+	passed  int          // rows before after, where there are metrics
+	counted atomic.Int64 // rows that the last pass over all left; -1 before
 }
 
 func newSweeper(a *Authority) *sweeper {
 	rest, stop := context.WithCancel(a.life)
-	return &sweeper{Authority: a, rest: rest, stop: stop, rows: sweepRows}
+	w := &sweeper{Authority: a, rest: rest, stop: stop, rows: sweepRows}
+	w.counted.Store(-1)
+	return w
 }
 
 // Sweep removes the rows that nobody has used for longer than the retention,
@@ -103,10 +109,12 @@ func (w *sweeper) sweep(ctx context.Context) (removed int, all bool, err error) 
 		began := time.Now()
 		n, last, err := w.window(ctx)
 		removed += n
+		w.metrics.window(n)
 		if err != nil {
 			return removed, false, classify("sweep", err)
 		}
 		if last {
+			w.metrics.sweep()
 			return removed, true, nil
 		}
 		if err := pause(ctx, min(sweepRest*time.Since(began), sweepRestMax)); err != nil {
@@ -144,12 +152,22 @@ func (w *sweeper) window(ctx context.Context) (removed int, last bool, err error
 	} else {
 		w.rows = min(w.rows*2, sweepRows)
 	}
+	if w.metrics != nil {
+		left, err := step.count()
+		if err != nil {
+			return removed, false, err
+		}
+		w.passed += left
+	}
 	w.after, w.until = step.reached, step.until
 	if bytes.Equal(step.reached, step.until) {
 		w.until = nil
 	}
 	if last = bytes.Equal(step.reached, lastKey); last {
-		w.after = nil
+		if w.metrics != nil {
+			w.counted.Store(int64(w.passed))
+		}
+		w.after, w.passed = nil, 0
 		_, err = s.exec(w.timeout, w.tables.canaryStale())
 	}
 	return removed, last, err

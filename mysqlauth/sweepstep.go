@@ -63,6 +63,12 @@ func (w *sweepStep) find() error {
 	return err
 }
 
+// count reads how many rows there are up to where the step has come.
+func (w *sweepStep) count() (rows int, err error) {
+	err = w.s.query(w.limit, func(r *sql.Rows) error { return r.Scan(&rows) }, w.s.from.tables.count(), w.after, w.reached)
+	return rows, err
+}
+
 // retire releases tokens that expired longer ago than the retention.
 func (w *sweepStep) retire() error {
 	if len(w.expired) == 0 {

@@ -50,6 +50,13 @@ func (t tables) window() string {
 	return "SELECT lock_key FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key > ? ORDER BY lock_key LIMIT 1 OFFSET ?"
 }
 
+// count is how many rows a window has.
+//
+// Args: after, last.
+func (t tables) count() string {
+	return "SELECT COUNT(*) FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key > ? AND lock_key <= ?"
+}
+
 // candidates are the unused rows of a window. This read locks nothing: a
 // sweeper that locked the rows it passes would show live ones as busy.
 //
