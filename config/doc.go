@@ -86,7 +86,8 @@
 //		}
 //	})
 //
-// A reload changes policies. Everything else is read when a locker is built.
+// A reload changes policies, and with them the defaults of the keys that a policy
+// matches. Everything else is read when a locker is built.
 //
 // Structure comes from the nodes of go.yaml.in/yaml/v3, which know their lines,
 // and names, defaults, bounds and variables from the fields' tags; a library that
