@@ -47,7 +47,7 @@ type MySQL struct {
 	// Timeout bounds a claim or a look on the server.
 	Timeout time.Duration `yaml:"timeout" default:"500ms" min:"10ms" max:"1m"`
 	// MaxOpenConns is the size of the lock's own pool.
-	MaxOpenConns int `yaml:"max_open_conns" default:"8" min:"6"`
+	MaxOpenConns int `yaml:"max_open_conns" default:"8" min:"7"`
 }
 
 // Breaker is as in [breaker.Settings]; the probe's own timeout follows from

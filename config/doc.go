@@ -16,7 +16,7 @@
 //	redis.timeout         200ms    1ms to 1s      TIERLOCK_REDIS_TIMEOUT
 //	mysql.dsn             none                    TIERLOCK_MYSQL_DSN
 //	mysql.timeout         500ms    10ms to 1m     TIERLOCK_MYSQL_TIMEOUT
-//	mysql.max_open_conns  8        from 6         TIERLOCK_MYSQL_MAX_OPEN_CONNS
+//	mysql.max_open_conns  8        from 7         TIERLOCK_MYSQL_MAX_OPEN_CONNS
 //	breaker.consecutive   5        from 1         TIERLOCK_BREAKER_CONSECUTIVE
 //	breaker.probe_every   500ms    from 2ms       TIERLOCK_BREAKER_PROBE_EVERY
 //	breaker.ratio         0.8      0.01 to 1      TIERLOCK_BREAKER_RATIO
