@@ -20,7 +20,12 @@ func TestAwait_longTimeout_isBoundByASecond_E8(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {
 		p := proxied(t, d)
 		a := open(t, d.DSNAt(p.Addr()), WithTimeout(4*time.Second))
-		g := mustClaim(t, a, claimOf("ns/k"))
+		ctx, cancel := context.WithTimeout(t.Context(), busyLimit) // the machine may be slow
+		defer cancel()
+		g, err := a.Claim(ctx, claimOf("ns/k"))
+		if err != nil {
+			t.Fatal(err)
+		}
 		p.BlackHole()
 		var all sync.WaitGroup
 		for what, call := range map[string]func() error{
@@ -49,8 +54,9 @@ func TestAwait_longTimeout_isBoundByASecond_E8(t *testing.T) {
 // A release that could not be done within its bound says why.
 func TestRelease_atItsBound_saysWhy(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {
-		a, admin := open(t, d.DSN()), openAdmin(t, d)
+		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
 		g := mustClaim(t, a, claimOf("ns/k"))
+		a.bound = time.Second
 		mustExec(t, admin, "RENAME TABLE lease TO away")
 		err := a.Release(t.Context(), releaseOf("ns/k", g))
 		var classified *driver.Error

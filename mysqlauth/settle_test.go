@@ -31,7 +31,7 @@ func entriesOf(a *Authority) int {
 // One locked row holds nobody else up, and is freed when it can be.
 func TestSettle_lockedRow_waitsAlone(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {
-		a, admin := open(t, d.DSN()), openAdmin(t, d)
+		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
 		keys := []string{"ns/a", "ns/b", "ns/c", "ns/d"}
 		grants, errs := claimTogether(t, a, claimOf(keys[0]), claimOf(keys[1]), claimOf(keys[2]), claimOf(keys[3]))
 		if err := errors.Join(errs...); err != nil {
@@ -56,7 +56,7 @@ func TestSettle_lockedRow_waitsAlone(t *testing.T) {
 func TestSettle_lockedRows_delayNobody(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {
 		p, admin := proxied(t, d), openAdmin(t, d)
-		a := open(t, d.DSNAt(p.Addr()))
+		a := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit))
 		waiting := countWaiting(p, a.tables.settleWaiting(1))
 		var locked []string
 		token := driver.NewToken()
@@ -107,7 +107,7 @@ func TestSettle_lockedRows_delayNobody(t *testing.T) {
 // claim begun in time may have waited for a lock.
 func TestSettle_looksTwice_andSparesSuccessors(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {
-		a, admin := open(t, d.DSN()), openAdmin(t, d)
+		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
 		token := driver.NewToken()
 		next := mustClaim(t, a, claimOf("ns/k"))
 		a.settler.add([]string{"ns/k", "ns/late"}, token, time.Now().UnixMicro())
