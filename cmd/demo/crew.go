@@ -106,6 +106,15 @@ func (c *crew) counted() tally {
 	return sum
 }
 
+// metrics adds up what the lock's own metrics said when the nodes ended.
+func (c *crew) metrics() counters {
+	var sum counters
+	for _, p := range c.nodes {
+		sum = sum.plus(p.metrics)
+	}
+	return sum
+}
+
 // tenures returns the logs of the nodes, once they have ended.
 func (c *crew) tenures() [][]tenure {
 	logs := make([][]tenure, len(c.nodes))

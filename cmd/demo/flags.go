@@ -28,6 +28,7 @@ type options struct {
 	engine   string
 	redis    string
 	mysql    string
+	config   string
 	json     bool
 	story    bool
 }
@@ -54,7 +55,7 @@ var laterScenarios = []string{"payment", "all"}
 // that it was asked for.
 func parseFlags(args []string, stderr io.Writer) (options, error) {
 	var o options
-	var config, listen string
+	var listen string
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.StringVar(&o.scenario, "scenario", scenarioInventory, "what the shop does: inventory")
@@ -71,7 +72,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.mysql, "mysql", "", "`DSN` of a MySQL or MariaDB database to use instead of starting a server;\nthe lock's tables and tables named tierlock_demo_... are made in it")
 	fs.BoolVar(&o.json, "json", false, "end standard output with one JSON object, everything else goes to standard error")
 	fs.BoolVar(&o.story, "story", false, "tell the whole story instead of one run: no lock, Redis alone, tierlock, with what goes wrong")
-	fs.StringVar(&config, "config", "", "not available yet")
+	fs.StringVar(&o.config, "config", "", "`FILE` with policies and windows instead of the demo's own; its keys are inventory/sku-0 and so on")
 	fs.StringVar(&listen, "listen", "", "not available yet")
 	if err := fs.Parse(args); err != nil {
 		o.json = asksForJSON(args)
@@ -83,8 +84,6 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	switch {
-	case given["config"]:
-		return o, errors.New("-config is not available yet")
 	case given["listen"]:
 		return o, errors.New("-listen is not available yet")
 	case given["engine"] && given["mysql"]:
@@ -102,7 +101,11 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 			}
 		}
 	}
-	return o, o.validate()
+	if err := o.validate(); err != nil {
+		return o, err
+	}
+	_, err := o.readConfig()
+	return o, err
 }
 
 // asksForJSON looks where parsing stopped early: whoever reads JSON is to get
@@ -124,6 +127,8 @@ func (o options) validate() error {
 		return fmt.Errorf("-lock %q is unknown: tierlock, redis or none", o.lock)
 	case !slices.Contains(faultNames, o.fault):
 		return fmt.Errorf("-fault %q is unknown: one of %s", o.fault, strings.Join(faultNames, ", "))
+	case o.config != "" && o.lock != lockTierlock:
+		return fmt.Errorf("-config is tierlock's: -lock %s has none", o.lock)
 	case o.engine != "mariadb" && o.engine != "mysql":
 		return fmt.Errorf("-engine %q is unknown: mariadb or mysql", o.engine)
 	case o.nodes < 1 || o.nodes > maxNodes:

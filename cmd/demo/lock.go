@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // The arms of the demo.
@@ -55,14 +57,14 @@ type turn interface {
 	release(ctx context.Context) error
 }
 
-func openLocker(ctx context.Context, s setup) (locker, error) {
+func openLocker(ctx context.Context, s setup, metrics prometheus.Registerer) (locker, error) {
 	switch s.Lock {
 	case lockNone:
 		return noLock{}, nil
 	case lockRedis:
 		return openRedisLock(ctx, s)
 	case lockTierlock:
-		return openTierlock(ctx, s)
+		return openTierlock(ctx, s, metrics)
 	}
 	return nil, fmt.Errorf("no lock is called %q", s.Lock)
 }

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tierlock/tierlock/breaker"
-	"github.com/tierlock/tierlock/fallback"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/fx"
+
+	tierlockfx "github.com/tierlock/tierlock/fx"
 	"github.com/tierlock/tierlock/idempotency"
 	"github.com/tierlock/tierlock/mysqlauth"
 	"github.com/tierlock/tierlock/redisfast"
@@ -18,24 +20,10 @@ import (
 )
 
 // Own names in both tiers, so that the demo can share servers with a service
-// that uses tierlock.
-const (
-	demoNamespace = "demo"
-	redisPrefix   = "tierlock-demo:"
-)
+// that uses tierlock; its namespace is in demo.yaml.
+const redisPrefix = "tierlock-demo:"
 
 var demoTables = mysqlauth.WithTablePrefix("tierlock_demo_")
-
-// The demo's outages last seconds, so its windows are short enough for every rung
-// of the ladder to be seen in one. A service keeps the defaults.
-var (
-	windows  = breaker.Settings{ProbeEvery: 100 * time.Millisecond, MinSpan: 2 * time.Second, GlobalAfter: 2 * time.Second}
-	policies = []tier.Policy{{
-		Match:    "inventory/**",
-		Degrade:  fallback.Ladder{fallback.Retry, fallback.Local, fallback.FailClosed},
-		LocalFor: time.Second,
-	}}
-)
 
 func ensureLeaseTable(ctx context.Context, db *sql.DB) error {
 	return mysqlauth.EnsureSchema(ctx, db, demoTables)
@@ -43,35 +31,34 @@ func ensureLeaseTable(ctx context.Context, db *sql.DB) error {
 
 // tierlock is the lock that the demo is about: both tiers, and a guard.
 type tierlock struct {
+	app    *fx.App
 	locker *tier.Locker
 	guard  bool
 }
 
-func openTierlock(ctx context.Context, s setup) (locker, error) {
-	filter, err := redisfast.Open(s.Redis, redisfast.WithPrefix(redisPrefix))
+// openTierlock wires it as a service does.
+func openTierlock(ctx context.Context, s setup, metrics prometheus.Registerer) (locker, error) {
+	c, err := s.Config.parse(s)
 	if err != nil {
 		return nil, err
 	}
-	authority, err := mysqlauth.Open(s.MySQL, demoTables)
-	if err != nil {
-		return nil, errors.Join(err, filter.Close(ctx))
+	l := &tierlock{guard: s.Guard}
+	l.app = fx.New(fx.NopLogger, fx.Supply(c), tierlockfx.Connect, tierlockfx.Module, fx.Populate(&l.locker),
+		fx.Provide(func() prometheus.Registerer { return metrics }),
+		fx.Supply(
+			[]redisfast.Option{redisfast.WithPrefix(redisPrefix)},
+			[]mysqlauth.Option{demoTables, mysqlauth.WithMetrics(metrics)},
+			[]tier.Option{tier.WithHolder(fmt.Sprintf("node %d", s.Node))},
+		))
+	if err := l.app.Start(ctx); err != nil {
+		return nil, err
 	}
-	l, err := tier.New(filter, authority,
-		tier.WithNamespace(demoNamespace), tier.WithTTL(s.TTL), tier.WithWait(acquireWait),
-		tier.WithHolder(fmt.Sprintf("node %d", s.Node)),
-		tier.WithBreaker(windows), tier.WithPolicies(policies...))
-	if err != nil {
-		return nil, errors.Join(err, authority.Close(ctx), filter.Close(ctx))
-	}
-	if err := l.Check(ctx); err != nil {
-		return nil, errors.Join(err, l.Close(ctx))
-	}
-	return &tierlock{locker: l, guard: s.Guard}, nil
+	return l, nil
 }
 
 func (l *tierlock) rung() string { return l.locker.Rung(lockKey(0)).String() }
 
-func (l *tierlock) close(ctx context.Context) error { return l.locker.Close(ctx) }
+func (l *tierlock) close(ctx context.Context) error { return l.app.Stop(ctx) }
 
 func (l *tierlock) acquire(ctx context.Context, key string) (turn, error) {
 	lease, err := l.locker.Acquire(ctx, key)

@@ -17,6 +17,7 @@ type setup struct {
 	MySQL   string
 	Workers int
 	Conns   int // of the business pool
+	Config  document
 	TTL     time.Duration
 	Seed    int64
 }
@@ -38,6 +39,8 @@ type report struct {
 	Kind    string
 	Tally   tally    // totals so far
 	Rung    string   `json:",omitempty"` // of the products' policy, now
+	Addr    string   `json:",omitempty"` // where the node serves; with saysReady
+	Metrics counters // with saysDone: what the lock counted itself
 	Tenures []tenure `json:",omitempty"` // those that ended since the last report
 	Error   string   `json:",omitempty"`
 }

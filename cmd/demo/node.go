@@ -12,6 +12,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Exit codes of a node, for the parent only.
@@ -45,6 +47,9 @@ type node struct {
 	setup  setup
 	ledger ledger
 	locks  locker // nil until it is open
+	addr   string
+
+	metrics counters // at the end
 
 	mu    sync.Mutex // one line at a time
 	lines *json.Encoder
@@ -56,6 +61,7 @@ func (n *node) say(kind string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	r := n.ledger.report(kind)
+	r.Addr, r.Metrics = n.addr, n.metrics
 	if n.locks != nil {
 		r.Rung = n.locks.rung()
 	}
@@ -72,11 +78,18 @@ func (n *node) work(commands *json.Decoder) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, shop.close()) }()
-	locks, err := openLocker(opening, n.setup)
+	metrics := prometheus.NewRegistry()
+	locks, err := openLocker(opening, n.setup, metrics)
 	if err != nil {
 		return err
 	}
 	n.locks = locks
+	front, err := openFront(metrics, locks)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, front.close()) }()
+	n.addr = front.addr
 	stop := &selfStop{ttl: n.setup.TTL, say: n.say}
 	started := make(chan struct{})
 	go obey(commands, map[string]func(){
@@ -97,6 +110,9 @@ func (n *node) work(commands *json.Decoder) (err error) {
 	defer closed()
 	if err := locks.close(closing); err != nil {
 		n.ledger.trouble(fmt.Errorf("close the lock: %w", err))
+	}
+	if n.metrics, err = readCounters(metrics); err != nil {
+		n.ledger.trouble(fmt.Errorf("read the metrics: %w", err))
 	}
 	return n.say(saysDone)
 }

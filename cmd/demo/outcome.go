@@ -17,6 +17,7 @@ type outcome struct {
 	outages     []outage // of MySQL
 	begin, end  instant
 	tally       tally
+	metrics     counters   // the lock's own
 	logs        [][]tenure // by node
 	books       books
 }

@@ -29,6 +29,8 @@ type process struct {
 	mu      sync.Mutex
 	tally   tally
 	rung    string
+	addr    string
+	metrics counters
 	tenures []tenure
 	err     error // why the process ended; set before gone is closed
 }
@@ -92,7 +94,7 @@ func (p *process) listen(stdout io.Reader) error {
 		}
 		p.mu.Lock()
 		p.tally = r.Tally
-		p.rung = r.Rung
+		p.rung, p.addr, p.metrics = r.Rung, r.Addr, r.Metrics
 		p.tenures = append(p.tenures, r.Tenures...)
 		p.mu.Unlock()
 		switch r.Kind {
@@ -153,6 +155,13 @@ func (p *process) counted() tally {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.tally
+}
+
+// serves is where the node answers those who watch it.
+func (p *process) serves() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.addr
 }
 
 // standsOn is the rung that the node has reported last.

@@ -49,10 +49,14 @@ func (s *stage) play(ctx context.Context, servers *servers) (_ outcome, err erro
 			return outcome{}, err
 		}
 	}
+	document, err := s.readConfig()
+	if err != nil {
+		return outcome{}, err
+	}
 	s.say(fmt.Sprintf("starting %d nodes...", s.nodes))
 	crew, err := hire(ctx, setup{
 		Lock: s.lock, Guard: s.guarded(), Redis: servers.redisURL, MySQL: servers.dsn,
-		Workers: s.workers, Conns: s.conns(), TTL: s.ttl, Seed: s.seed,
+		Workers: s.workers, Conns: s.conns(), TTL: s.ttl, Seed: s.seed, Config: document,
 	}, s.nodes, s.stderr)
 	if err != nil {
 		return outcome{}, err
@@ -64,6 +68,9 @@ func (s *stage) play(ctx context.Context, servers *servers) (_ outcome, err erro
 // run is the part that is measured.
 func (s *stage) run(ctx context.Context, servers *servers, shop *shop, crew *crew) (outcome, error) {
 	s.say("open: " + s.describe())
+	if s.lock == lockTierlock {
+		s.say(fmt.Sprintf("node 0 serves http://%s/metrics, /healthz and /readyz", crew.nodes[0].serves()))
+	}
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // an interrupt is no crash
 	defer unwatch()
 	crashed := crew.crashed(watch)
@@ -101,7 +108,7 @@ func (s *stage) run(ctx context.Context, servers *servers, shop *shop, crew *cre
 		options: s.options, interrupted: ctx.Err() != nil,
 		planned: faults(steps), injected: int(sabotage.injected.Load()), outages: sabotage.outages,
 		begin: begin, end: end,
-		tally: crew.counted(), logs: crew.tenures(), books: books,
+		tally: crew.counted(), metrics: crew.metrics(), logs: crew.tenures(), books: books,
 	}, nil
 }
 

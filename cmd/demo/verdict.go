@@ -47,6 +47,12 @@ func (o outcome) findings() []finding {
 			fmt.Sprintf("%d writes, the longest time without one was %v", t.writes(), silence.Round(time.Millisecond)),
 		},
 	}
+	if o.lock == lockTierlock {
+		all = append(all, finding{
+			o.metrics == t.counters(), false, "the metrics say the same",
+			fmt.Sprintf("acquires by the metrics: %+v", o.metrics),
+		})
+	}
 	if o.interrupted {
 		return all // what was planned after the interruption is nobody's fault
 	}

@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// miscounted is the seed of a run whose metrics say something else.
+const miscounted = 13
+
 // sound is a run of four seconds in which everything held.
 func sound(change func(*outcome)) outcome {
 	sec := instant(time.Second)
@@ -33,6 +36,10 @@ func sound(change func(*outcome)) outcome {
 		o.logs[1][i].Product += 10
 	}
 	change(&o)
+	o.metrics = o.tally.counters()
+	if o.seed == miscounted {
+		o.metrics.Held++
+	}
 	return o
 }
 
@@ -47,6 +54,7 @@ func TestOutcome_findings(t *testing.T) {
 		"overlap":          {func(o *outcome) { o.logs[1][0].Product = 0 }, "one holder"},
 		"order missing":    {func(o *outcome) { o.books.orders = 2 }, "in the books"},
 		"unknown outcome":  {func(o *outcome) { o.books.orders = 4 }, ""},
+		"miscounted":       {func(o *outcome) { o.seed = miscounted }, "metrics say"},
 		"attempt missing":  {func(o *outcome) { o.tally.Attempts = 11 }, "has an answer"},
 		"silence":          {func(o *outcome) { o.logs[0][0].Wrote, o.logs[1][0].Wrote = 0, 0 }, "keeps selling"},
 		"silence at end":   {func(o *outcome) { o.end = 6 * instant(time.Second) }, "keeps selling"},

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tierlock/tierlock/fallback"
+)
+
+// front is what a node serves to those who watch it, on a port that the system
+// chooses: /metrics, /healthz, and /readyz, which is ready while the products'
+// policy asks the tiers.
+type front struct {
+	server *http.Server
+	addr   string
+}
+
+func openFront(from prometheus.Gatherer, l locker) (*front, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(from, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "alive") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if rung := l.rung(); rung != "" && rung != fallback.None.String() {
+			http.Error(w, "on the rung "+rung, http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	f := &front{server: &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}, addr: listener.Addr().String()}
+	go func() { _ = f.server.Serve(listener) }() // until close
+	return f, nil
+}
+
+func (f *front) close() error { return f.server.Close() }
