@@ -10,6 +10,16 @@ root=$cache/mysql-root
 build=$cache/mysql-root.partial
 log=$cache/mysql-root.log
 
+# A server that is given needs none, and neither do tests that are to run without.
+if [ -n "${TIERLOCK_MYSQL_DSN-}" ]; then
+	say "that of TIERLOCK_MYSQL_DSN"
+	exit 0
+fi
+if [ "${TIERLOCK_WITHOUT_MYSQL-}" = 1 ]; then
+	say "none: TIERLOCK_WITHOUT_MYSQL is 1"
+	exit 0
+fi
+
 # Installed on the machine itself? The name says nothing (Debian's mysqld is MariaDB), the version does.
 for mysqld in mysqld /usr/sbin/mysqld; do
 	if version=$("$mysqld" --no-defaults --version 2>/dev/null) && [[ $version != *MariaDB* ]]; then

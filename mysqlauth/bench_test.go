@@ -4,6 +4,7 @@ package mysqlauth
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -24,12 +25,12 @@ func BenchmarkAuthority_pair(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer a.Close(ctx) //nolint:errcheck // all is released
-				admin, err := Open(d.AdminDSN())
+				admin, err := sql.Open("mysql", d.AdminDSN())
 				if err != nil {
 					b.Fatal(err)
 				}
-				defer admin.Close(ctx) //nolint:errcheck // it made the tables
-				if err := EnsureSchema(ctx, admin.db); err != nil {
+				defer admin.Close() //nolint:errcheck // it made the tables
+				if err := EnsureSchema(ctx, admin); err != nil {
 					b.Fatal(err)
 				}
 				keys := make([]string, 10_000)
