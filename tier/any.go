@@ -51,20 +51,21 @@ type choice struct {
 func (c *choice) try(ctx context.Context, keys []string) (*Lease, error) {
 	for _, key := range keys {
 		lease, err := c.locker.acquire(ctx, key, ask{end: c.end, once: true})
-		switch {
-		case err == nil:
+		if err == nil {
 			return lease, nil
+		}
+		err = outOfTime(err, c.why)
+		if c.why == nil || !errors.Is(err, ErrHeld) {
+			c.why = err
+		}
+		switch {
 		case ctx.Err() != nil || !worthWaiting(err):
-			return nil, outOfTime(err, c.why)
+			return nil, err
 		case errors.Is(err, ErrHeld):
-			if c.why == nil {
-				c.why = err
-			}
 			continue
 		}
-		c.why = outOfTime(err, c.why)
 		if c.faults++; c.faults > c.locker.policies.Load().find(key).attempts() {
-			return nil, c.why
+			return nil, err
 		}
 	}
 	return nil, nil
@@ -79,6 +80,7 @@ func (c *choice) wait(ctx context.Context) (*Lease, error) {
 		return nil, &Error{Op: "acquire", Key: c.keys[0], Err: err}
 	}
 	defer watch.stop()
+	defer l.waitsFor(c.keys)()
 	bound, unbind := l.bound(ctx, time.Until(c.end))
 	defer unbind()
 	poll := poll{factor: 1, cap: pollCap}
@@ -86,12 +88,8 @@ func (c *choice) wait(ctx context.Context) (*Lease, error) {
 	defer timer.Stop()
 	next := c.keys // one may have become free before it was watched
 	for {
-		lease, err := c.try(bound, next)
-		switch {
-		case lease != nil:
-			return lease, nil
-		case err != nil && bound.Err() == nil:
-			return nil, err
+		if lease, err := c.try(ctx, next); lease != nil || err != nil {
+			return lease, err
 		}
 		select {
 		case <-bound.Done():

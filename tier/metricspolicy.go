@@ -164,3 +164,25 @@ func (a *attempt) rung(level Level) fallback.Rung {
 	}
 	return fallback.None
 }
+
+// waitsFor counts a wait for any of several keys, for each of them, and returns
+// what counts its end.
+func (l *Locker) waitsFor(keys []string) (over func()) {
+	if l.metrics == nil {
+		return func() {}
+	}
+	policies, began := l.policies.Load(), time.Now()
+	var seen []*policyMetrics
+	for _, key := range keys {
+		p := policies.find(key).seen
+		p.waits[segmentOf(key)].Inc()
+		p.waiters.Inc()
+		seen = append(seen, p)
+	}
+	return func() {
+		for _, p := range seen {
+			p.waiters.Dec()
+			p.wait.Observe(time.Since(began).Seconds())
+		}
+	}
+}

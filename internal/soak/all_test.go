@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tierlock/tierlock/internal/stack"
 	"github.com/tierlock/tierlock/internal/tiers"
 	"github.com/tierlock/tierlock/mysqlauth"
 	"github.com/tierlock/tierlock/tier"
@@ -31,6 +32,9 @@ func TestAcquireAll_manyProcesses_P10(t *testing.T) {
 	for _, cancels := range []bool{false, true} {
 		t.Run(fmt.Sprintf("cancels=%t", cancels), func(t *testing.T) {
 			onBothEngines(t, func(t *testing.T, s *tiers.Tiers) {
+				if mysql := s.Database.Server().Engine() == stack.MySQL; !soak && mysql == cancels {
+					return // in make test each engine has one of the two
+				}
 				lasting := 2 * time.Second
 				if soak {
 					lasting = 10 * time.Second
@@ -180,7 +184,7 @@ func (n *allNode) lookLater(keys []string) {
 		if !unknown {
 			continue
 		}
-		time.Sleep(time.Second) // it may be on its way to a call that waits
+		time.Sleep(allWait + time.Second) // it may be of a call that waits for its other key
 		if again, still := ours(); still && again == token {
 			wrong(fmt.Errorf("%q is held by this process and nobody has it", key))
 		}

@@ -29,7 +29,7 @@ func forcedKey(i int) string { return fmt.Sprintf("forced-%d", i%forcedKeys) }
 // tenure overlaps the next, fences rise, and guarded writes are in their order.
 func TestForceRelease_underLoad_P1_P2(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, s *tiers.Tiers) {
-		lasting := 5 * time.Second
+		lasting := 3 * time.Second
 		if soak {
 			lasting = 30 * time.Second
 		}

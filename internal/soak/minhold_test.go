@@ -31,7 +31,11 @@ func TestMinHold_oncePerPeriod(t *testing.T) {
 	if soak {
 		periods = 20
 	}
+	t.Parallel() // it waits more than it works
 	onBothEngines(t, func(t *testing.T, s *tiers.Tiers) {
+		if !soak {
+			t.Parallel()
+		}
 		var mu sync.Mutex
 		runs := make(map[int]int)
 		var tries, late int
