@@ -18,6 +18,7 @@
 //     fence holds all the same.
 //   - Order between processes, and exclusion between goroutines that share one
 //     lease.
+//   - Exclusion between processes on the rung local, which a policy has to ask for.
 //
 // # Promised
 //
@@ -40,6 +41,9 @@
 //   - tier: Locker and Lease, all that a caller needs to see.
 //   - redisfast: the filter on Redis.
 //   - mysqlauth: the authority on MySQL and MariaDB.
+//   - config: policies and everything else from a YAML file and the environment.
+//   - fx: package tierlockfx, modules for go.uber.org/fx.
+//   - breaker, fallback: the health of a tier, and what a policy allows without it.
 //   - idempotency: guarded writes. ConfirmTx proves a tenure in the transaction
 //     that writes.
 //   - tier/tiertest: a locker without servers for unit tests, and the suite that
