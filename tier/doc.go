@@ -2,6 +2,11 @@
 
 // Package tier composes a filter and an authority into one lock.
 //
+// What is not promised: anything when the authority forgets a committed row;
+// early notice when an operator frees a key or steps the authority's clock;
+// exclusion between goroutines that share one lease's context, and between
+// processes on the rung local, which a policy has to ask for.
+//
 // What is promised (numbers as in the conformance suite, package tiertest):
 //
 //   - P1: at most one lease of the authority per key at any instant of its
@@ -14,12 +19,11 @@
 //     process runs and the authority's clock stays within half the margin.
 //   - P5: no acquire leaks, whatever became of its caller or of a reply.
 //   - P6: release and renew act on one acquisition only.
+//   - P7: contention and a caller's own end move no breaker.
+//   - P8: what happens when a tier is down is the key's [Policy], and shows on the
+//     lease, in the log and in a metric.
 //   - P9: a stale mark delays a free key by at most a second.
 //   - P10: nothing hangs on a silent server.
-//
-// What is not: early notice when an operator frees a key or steps the
-// authority's clock; exclusion between goroutines that share one lease's
-// context; anything when the authority forgets a committed row.
 //
 // Locks are granted to leases, never to goroutines: any goroutine may release.
 package tier
