@@ -85,15 +85,27 @@ func TestFilter_lostReply_B2(t *testing.T) {
 // hold keeps the next script back until the test lets it go; the client has
 // given up by then.
 func hold(p *stack.Proxy) (release func()) {
-	released := make(chan struct{})
+	released, answered := make(chan struct{}), make(chan struct{})
 	var held atomic.Bool
+	var conn atomic.Int64
 	p.OnRequest(func(r stack.Request) stack.Action {
 		if isScript(r) && !held.Swap(true) {
+			conn.Store(int64(r.Conn))
 			return stack.HoldUntil(released)
 		}
 		return stack.Pass
 	})
-	return func() { close(released) }
+	p.OnReply(func(r stack.Request, _ stack.Reply) stack.Action {
+		if int64(r.Conn) == conn.Load() && isScript(r) {
+			close(answered)
+			conn.Store(-1)
+		}
+		return stack.Pass
+	})
+	return func() {
+		close(released)
+		<-answered // the server has carried it out
+	}
 }
 
 // A request that arrives after it was given up, and after its undoing: the
@@ -107,8 +119,7 @@ func TestFilter_lateMark(t *testing.T) {
 	wantClass(t, err, driver.ClassUnknown)
 	time.Sleep(50 * time.Millisecond) // the first undoing finds nothing
 	release()
-	eventually(t, 3*time.Second, "the late mark stands", func() bool { return s.value(t, "k") != "" })
-	eventually(t, 3*time.Second, "the late mark is gone", func() bool { return s.value(t, "k") == "" })
+	eventually(t, 10*time.Second, "the late mark is gone", func() bool { return s.value(t, "k") == "" })
 }
 
 // An overwrite or refresh that arrives after its mark was cleared does not bring
@@ -136,8 +147,7 @@ func TestFilter_latePlanting(t *testing.T) {
 				t.Fatal(err)
 			}
 			release()
-			eventually(t, 3*time.Second, "the late mark stands", func() bool { return s.value(t, "k") != "" })
-			eventually(t, 3*time.Second, "the late mark is gone", func() bool { return s.value(t, "k") == "" })
+			eventually(t, 10*time.Second, "the late mark is gone", func() bool { return s.value(t, "k") == "" })
 		})
 	}
 }

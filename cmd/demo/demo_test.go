@@ -3,7 +3,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"strings"
 	"syscall"
@@ -35,12 +37,31 @@ func TestDemo_tierlock(t *testing.T) {
 // An interrupted run ends at once, with a verdict on what ran.
 func TestDemo_interrupted(t *testing.T) {
 	t.Parallel()
-	ctx, interrupt := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
 	defer interrupt()
-	code, r, said := play(ctx, t, "-lock", "redis", "-duration", "1m", "-fault", "holder-pause")
-	if code != exitHeld || !r.OK || r.Seconds > 10 || !strings.Contains(said, "Interrupted") {
-		t.Errorf("exit %d, %+v\n%s", code, r, said)
+	said := &opened{open: func() { time.AfterFunc(time.Second, interrupt) }}
+	var stdout bytes.Buffer
+	code := demo(ctx, []string{"-lock", "redis", "-duration", "1m", "-fault", "holder-pause", "-json"}, &stdout, said)
+	var r result
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+		t.Fatal(err)
 	}
+	if code != exitHeld || !r.OK || r.Seconds > 30 || !strings.Contains(said.String(), "Interrupted") {
+		t.Errorf("exit %d, %+v\n%s", code, r, said.String())
+	}
+}
+
+// opened calls open when the shop says that it is.
+type opened struct {
+	heap
+	open func()
+}
+
+func (o *opened) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("  open: ")) {
+		o.open()
+	}
+	return o.heap.Write(p)
 }
 
 // oneNode starts a node without any lock.
