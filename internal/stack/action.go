@@ -8,6 +8,7 @@ type Action struct {
 	verb   actionVerb
 	until  <-chan struct{}
 	number uint16
+	state  string // SQLSTATE; empty: that of the number
 	text   string
 }
 
@@ -37,6 +38,11 @@ func HoldUntil(released <-chan struct{}) Action { return Action{until: released}
 // SQLError answers with a MySQL error packet, instead of asking the server (a request) or of what it said (a reply).
 func SQLError(number uint16, text string) Action {
 	return Action{verb: verbError, number: number, text: text}
+}
+
+// SQLStateError is SQLError with a SQLSTATE of five characters, for numbers that only clusters and other servers have.
+func SQLStateError(number uint16, state, text string) Action {
+	return Action{verb: verbError, number: number, state: state, text: text}
 }
 
 // RedisError answers with a Redis error such as "LOADING Redis is loading the dataset in memory".

@@ -152,13 +152,16 @@ var sqlStates = map[uint16]string{
 }
 
 // encodeError makes an error packet that answers a command, whose own number is 0.
-func (*mysqlWire) encodeError(number uint16, text string) []byte {
-	state := sqlStates[number]
+func (*mysqlWire) encodeError(a Action) []byte {
+	state := a.state
+	if state == "" {
+		state = sqlStates[a.number]
+	}
 	if state == "" {
 		state = "HY000"
 	}
-	payload := binary.LittleEndian.AppendUint16([]byte{0xff}, number)
-	payload = append(append(payload, "#"+state...), text...)
+	payload := binary.LittleEndian.AppendUint16([]byte{0xff}, a.number)
+	payload = append(append(payload, "#"+state...), a.text...)
 	n := len(payload)
 	return append([]byte{byte(n), byte(n >> 8), byte(n >> 16), 1}, payload...)
 }

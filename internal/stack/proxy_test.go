@@ -194,6 +194,11 @@ func TestProxy_SQL_injectError(t *testing.T) {
 		assert.Equal(t, "40001", string(refused.SQLState[:]))
 		assert.Equal(t, "Deadlock found", refused.Message)
 		assert.Equal(t, 0, value(t, direct), "the server was not asked")
+		p.OnRequest(func(stack.Request) stack.Action { return stack.SQLStateError(8888, "40001", "rolled back") })
+		_, err = db.ExecContext(t.Context(), "UPDATE t SET n = 7")
+		require.ErrorAs(t, err, &refused)
+		assert.EqualValues(t, 8888, refused.Number)
+		assert.Equal(t, "40001", string(refused.SQLState[:]))
 		p.OnRequest(nil)
 
 		p.OnReply(func(r stack.Request, a stack.Reply) stack.Action {

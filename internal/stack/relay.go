@@ -94,7 +94,7 @@ func (r *relay) request(m *message, a Action) bool {
 		return r.forward(m)
 	case verbError:
 		if m.answered {
-			m.canned = r.wire.encodeError(a.number, a.text)
+			m.canned = r.wire.encodeError(a)
 			r.push(m)
 			r.writing.Lock()
 			r.flush()
@@ -157,7 +157,7 @@ func (r *relay) reply(a answer) bool {
 	switch act.verb {
 	case verbPass:
 	case verbError:
-		raw = r.wire.encodeError(act.number, act.text)
+		raw = r.wire.encodeError(act)
 	case verbSwallow:
 		r.mute()
 	case verbHangUp:

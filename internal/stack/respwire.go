@@ -62,7 +62,7 @@ func (*respWire) readReply(r *bufio.Reader, head func() *message) (answer, error
 	return a, nil
 }
 
-func (*respWire) encodeError(_ uint16, text string) []byte { return []byte("-" + text + "\r\n") }
+func (*respWire) encodeError(a Action) []byte { return []byte("-" + a.text + "\r\n") }
 
 func isConfirmation(verb string) bool {
 	switch verb {

@@ -71,8 +71,8 @@ type wire interface {
 	readRequest(*bufio.Reader) (*message, error)
 	// readReply reads one whole answer; head is the oldest request without one, nil if there is none.
 	readReply(r *bufio.Reader, head func() *message) (answer, error)
-	// encodeError makes an error answer to a request.
-	encodeError(number uint16, text string) []byte
+	// encodeError makes an error answer to a request of what the action says.
+	encodeError(Action) []byte
 }
 
 // errWire is what a peer sent that this proxy does not follow. It ends the connection, which the test will notice.
