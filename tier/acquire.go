@@ -159,7 +159,7 @@ func (a *attempt) ahead(ctx context.Context) (*Lease, error) {
 // step asks the tiers of the policy once. It returns a lease, or the error that
 // ends the acquire, or neither: then met says what was in the way.
 func (a *attempt) step(ctx context.Context) (*Lease, error) {
-	a.reload()
+	a.reload(ctx)
 	switch a.locker.rung(a.policy) {
 	case fallback.Local:
 		return a.claimLocal(ctx)
@@ -222,7 +222,7 @@ func (a *attempt) claimRow(ctx context.Context) (*Lease, error) {
 
 // reload takes the policies of the last reload. What the call itself asked for
 // goes on to hold; options that do not fit the new policy keep the old one.
-func (a *attempt) reload() {
+func (a *attempt) reload(ctx context.Context) {
 	now := a.locker.policies.Load()
 	if now == a.policies {
 		return
@@ -234,7 +234,7 @@ func (a *attempt) reload() {
 		return
 	}
 	if policy.Tiers != a.policy.Tiers {
-		a.changeMark(context.WithoutCancel(a.caller), false)
+		a.changeMark(ctx, false)
 	}
 	a.policy, a.terms = policy, t
 	a.mark.TTL = t.ttl
@@ -281,6 +281,9 @@ func (a *attempt) lease(ctx context.Context, g driver.Grant, by grantor, level L
 	if t == nil {
 		a.giveBack(g, by)
 		return nil, ErrClosed
+	}
+	if level == LevelLocal {
+		l.promoteSoon(t) // the tier may have come back before the tenure was there to be seen
 	}
 	l.log.Debug("lease granted", zap.String("key", l.shown(a.key)), zap.Stringer("level", level), zap.Uint64("fence", g.Fence))
 	return &Lease{tenure: t}, nil

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/tierlock/tierlock/fallback"
@@ -60,7 +59,7 @@ func (a *attempt) fault(ctx context.Context, err error) error {
 		a.refused(&driver.Refusal{Busy: true})
 		return nil
 	}
-	a.met = obstacle{left: a.backoff(), refusal: a.met.refusal, fault: err}
+	a.met = obstacle{left: a.policy.pause(), refusal: a.met.refusal, fault: err}
 	a.turn.report(err)
 	a.failures++
 	health := a.locker.deciding(a.policy)
@@ -78,13 +77,6 @@ func (a *attempt) fault(ctx context.Context, err error) error {
 	}
 	a.closedFor = health.RetryAfter()
 	return a.met.err()
-}
-
-// backoff is the pause before the rung retry asks again: waiters that failed
-// together must not ask together.
-func (a *attempt) backoff() time.Duration {
-	d := a.policy.Backoff
-	return d*3/4 + rand.N(d/2+1)
 }
 
 // ended says why the wait ended: the caller's doing, the locker's, or time.

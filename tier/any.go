@@ -62,11 +62,14 @@ func (c *choice) try(ctx context.Context, keys []string) (*Lease, error) {
 		case ctx.Err() != nil || !worthWaiting(err):
 			return nil, err
 		case errors.Is(err, ErrHeld):
+			c.faults = 0
 			continue
 		}
-		if c.faults++; c.faults > c.locker.policies.Load().find(key).attempts() {
+		p := c.locker.policies.Load().find(key)
+		if c.faults++; c.faults > p.attempts() {
 			return nil, err
 		}
+		pause(ctx, min(p.pause(), time.Until(c.end)))
 	}
 	return nil, nil
 }

@@ -20,12 +20,16 @@ func (a *attempt) claimLocal(ctx context.Context) (*Lease, error) {
 		return nil, nil
 	}
 	l := a.locker
-	end, first := a.policy.local.begin(l.deciding(a.policy).OpenSince(), time.Now(), a.policy.LocalFor)
+	outage := l.deciding(a.policy).OpenSince()
+	if outage.IsZero() { // it came back meanwhile
+		return a.step(ctx)
+	}
+	end, first := a.policy.local.begin(outage, time.Now(), a.policy.LocalFor)
 	if first {
 		l.log.Warn("going on within this process alone: leases have no fence, and other processes may do the same",
 			zap.String("policy", a.policy.name), zap.Duration("local_for", a.policy.LocalFor))
 	}
-	by := &localGrantor{mutex: &l.local, token: driver.NewToken(), end: end}
+	by := &localGrantor{mutex: &l.local, token: driver.NewToken(), end: end, margin: a.terms.margin()}
 	return a.claimFrom(ctx, by, LevelLocal)
 }
 
@@ -33,7 +37,7 @@ func (a *attempt) claimLocal(ctx context.Context) (*Lease, error) {
 // the lease. It is flagged, so that nobody looks past it.
 func (a *attempt) claimMark(ctx context.Context) (*Lease, error) {
 	a.mark.Flagged = true
-	by := &markGrantor{filter: a.locker.filter, token: a.mark.Token, ttl: a.terms.ttl}
+	by := &markGrantor{locker: a.locker, token: a.mark.Token, ttl: a.terms.ttl}
 	lease, err := a.claimFrom(ctx, by, LevelFilter)
 	if lease == nil {
 		a.mark.Token = driver.NewToken() // the driver may still be undoing this one
@@ -55,12 +59,11 @@ func (a *attempt) claimFrom(ctx context.Context, by grantor, level Level) (*Leas
 // flagMark plants a flagged mark while Redis lives, and reports whether nobody
 // else's stands in the way.
 func (a *attempt) flagMark(ctx context.Context) bool {
-	l := a.locker
-	if !a.filters() || l.filterHealth.State() != breaker.Closed {
-		return true
+	if a.filters() && !a.mark.Flagged {
+		a.changeMark(ctx, true) // also with Redis out: a renewal may plant it later
 	}
-	if !a.mark.Flagged {
-		a.changeMark(ctx, true)
+	if !a.filters() || a.locker.filterHealth.State() != breaker.Closed {
+		return true
 	}
 	// Whose mark it is cannot be looked up now, however long it has stood.
 	pass := a.askFilter(ctx)

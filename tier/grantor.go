@@ -4,6 +4,7 @@ package tier
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tierlock/tierlock/fallback"
@@ -28,9 +29,11 @@ type rowGrantor struct{ driver.Authority }
 // markGrantor grants flagged marks of the filter, for policies of Redis alone.
 // Its token is the mark's, drawn by whoever claims.
 type markGrantor struct {
-	filter driver.Filter
+	locker *Locker
 	token  driver.Token
 	ttl    time.Duration
+	// undoing are tokens whose marks the driver may still be taking back.
+	undoing []driver.Token
 	// granted is a local time before the grant, from which MinHold counts.
 	granted time.Time
 }
@@ -43,12 +46,12 @@ func (g *markGrantor) mark() driver.Mark {
 
 func (g *markGrantor) Claim(ctx context.Context, c driver.Claim) (driver.Grant, error) {
 	sent := time.Now()
-	state, err := g.filter.Mark(ctx, c.Key, g.mark())
+	state, err := g.locker.filter.Mark(ctx, c.Key, g.mark())
 	switch {
 	case err != nil:
 		return driver.Grant{}, err
 	case !state.Ours:
-		return driver.Grant{}, &driver.Refusal{Left: state.Left}
+		return driver.Grant{}, &driver.Refusal{Left: state.Left, Leaving: slices.Contains(g.undoing, state.Other)}
 	}
 	g.granted = sent
 	return driver.Grant{Token: g.token, Until: sent.Add(g.ttl)}, nil
@@ -57,7 +60,7 @@ func (g *markGrantor) Claim(ctx context.Context, c driver.Claim) (driver.Grant, 
 // Look asks by extending, which never plants: no script of the filter only reads.
 func (g *markGrantor) Look(ctx context.Context, key string) (driver.Row, error) {
 	sent := time.Now()
-	state, err := g.filter.Extend(ctx, key, g.mark())
+	state, err := g.locker.filter.Extend(ctx, key, g.mark())
 	switch {
 	case err != nil:
 		return driver.Row{}, err
@@ -84,20 +87,23 @@ func (g *markGrantor) Renew(ctx context.Context, rs []driver.Renewal) []driver.R
 }
 
 func (g *markGrantor) Release(ctx context.Context, r driver.Release) error {
+	keep := time.Until(g.granted.Add(r.MinHold))
 	row, err := g.Look(ctx, r.Key)
 	switch {
+	case err != nil && keep > 0:
+		return err // it stays for its TTL
 	case err != nil:
 		// Whether it was still ours will not be known; that it goes will.
-		_ = g.filter.Clear(context.WithoutCancel(ctx), r.Key, g.token, true)
+		g.locker.behind.run(func() { g.locker.clear(r.Key, g.token, true) })
 		return err
 	case row.Token != g.token:
 		return lossOf(row, g.token)
 	}
-	if keep := time.Until(g.granted.Add(r.MinHold)); keep > 0 {
-		_, err := g.filter.Extend(ctx, r.Key, driver.Mark{Token: g.token, TTL: keep, Flagged: true})
+	if keep > 0 {
+		_, err := g.locker.filter.Extend(ctx, r.Key, driver.Mark{Token: g.token, TTL: keep, Flagged: true})
 		return err
 	}
-	return g.filter.Clear(ctx, r.Key, g.token, true)
+	return g.locker.filter.Clear(ctx, r.Key, g.token, true)
 }
 
 // lossOf says what became of a lease whose row or mark is not ours any more.
@@ -118,6 +124,8 @@ type localGrantor struct {
 	mutex *fallback.ReentrantMutex
 	token driver.Token
 	end   time.Time
+	// margin is what the tenure takes off: its local time has none to lose.
+	margin time.Duration
 	// granted is the time of the grant, from which MinHold counts.
 	granted time.Time
 }
@@ -137,7 +145,7 @@ func (g *localGrantor) Claim(_ context.Context, c driver.Claim) (driver.Grant, e
 		return driver.Grant{}, &driver.Refusal{Busy: true} // a lost tenure's hold, about to expire
 	}
 	g.granted = now
-	return driver.Grant{Token: g.token, Until: now.Add(left)}, nil
+	return driver.Grant{Token: g.token, Until: now.Add(left + g.margin)}, nil
 }
 
 func (g *localGrantor) Look(_ context.Context, key string) (driver.Row, error) {
@@ -157,7 +165,7 @@ func (g *localGrantor) Renew(_ context.Context, rs []driver.Renewal) []driver.Re
 			answers[i].Err = &driver.Loss{Reason: driver.LossExpired}
 			continue
 		}
-		answers[i].Until = now.Add(left)
+		answers[i].Until = now.Add(left + g.margin)
 	}
 	return answers
 }

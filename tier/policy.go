@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -171,6 +172,10 @@ func (p *policy) attempts() int {
 	}
 	return cmp.Or(p.Attempts, fallback.DefaultAttempts)
 }
+
+// pause is how long the rung retry waits before it asks again: callers that
+// failed together must not ask together.
+func (p *policy) pause() time.Duration { return p.Backoff*3/4 + rand.N(p.Backoff/2+1) }
 
 // policySet is what one reload set.
 type policySet struct {

@@ -53,8 +53,8 @@ func (l *Locker) promoteSoon(t *tenure) {
 // promote claims until it has an answer. It reports whether the tenure is still
 // to be promoted.
 func (l *Locker) promote(t *tenure) (again bool) {
-	by := l.grantorOf(t)
 	for t.err() == nil {
+		by := l.grantorOf(t)
 		ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
 		grant, err := by.Claim(ctx, driver.Claim{Key: t.full, TTL: t.terms.ttl, Holder: t.terms.holder, Block: 1})
 		cancel()
@@ -71,6 +71,9 @@ func (l *Locker) promote(t *tenure) (again bool) {
 			t.unlock()
 			return false
 		default:
+			if mark, ok := by.(*markGrantor); ok {
+				t.undoing = append(t.undoing, mark.token)
+			}
 			return true
 		}
 	}
@@ -80,10 +83,11 @@ func (l *Locker) promote(t *tenure) (again bool) {
 // errOvertaken is how a local lease ends when promotion comes too late.
 var errOvertaken = fmt.Errorf("%w: another process was granted the key while it was held locally", ErrLost)
 
-// grantorOf is the tier that decides about a tenure's key.
+// grantorOf is the tier that decides about a tenure's key. A mark has a token of
+// its own for each try: the driver may still be undoing the last one's.
 func (l *Locker) grantorOf(t *tenure) grantor {
 	if t.policy.Tiers == TiersFilter {
-		return &markGrantor{filter: l.filter, token: t.mark.Token, ttl: t.terms.ttl}
+		return &markGrantor{locker: l, token: driver.NewToken(), ttl: t.terms.ttl, undoing: t.undoing}
 	}
 	return l.rows
 }
@@ -93,6 +97,7 @@ func (l *Locker) grantorOf(t *tenure) grantor {
 func (t *tenure) adopt(g driver.Grant, by grantor) {
 	t.mu.Lock()
 	defer t.unlock()
+	t.readClock(time.Now())
 	if t.state != tenureHeld {
 		t.locker.releaseBehind(by, driver.Release{Key: t.full, Token: g.Token, Until: g.Until})
 		return

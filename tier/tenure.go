@@ -59,6 +59,8 @@ type tenure struct {
 	by        grantor
 	token     driver.Token
 	promotion chan struct{} // closed when it has ended; nil before it begins
+	// undoing are marks of promotions that failed; only promotions touch it.
+	undoing []driver.Token
 
 	handles  int       // entries not released yet
 	cause    error     // why it was called off or lost
