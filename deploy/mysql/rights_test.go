@@ -67,6 +67,28 @@ func TestGrants_lock(t *testing.T) {
 	})
 }
 
+// The user that every test of the lock connects as may do to its tables what the
+// lock's own user may, and nothing more: a statement that needs another right
+// fails there first.
+func TestGrants_testUser(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, s *server) {
+		d := s.CreateDatabase(t)
+		got := s.rights(t, d.User())
+		if len(got) != 2 || got[0] != "*.*: USAGE" {
+			t.Fatalf("the test user has %q, want rights on its own database alone", got)
+		}
+		rights, ok := strings.CutPrefix(got[1], d.Name+".*: ")
+		if !ok {
+			t.Errorf("the test user has %q, want rights on %s", got[1], d.Name)
+		}
+		for _, of := range s.rights(t, "tierlock")[1:] {
+			if table, granted, _ := strings.Cut(of, ": "); granted != rights {
+				t.Errorf("the lock's user may %s on %s, the test user %s", granted, table, rights)
+			}
+		}
+	})
+}
+
 // A business user proves its tenure in a transaction of its own, and can do
 // nothing else to leases but what UPDATE can.
 func TestGrants_business(t *testing.T) {
