@@ -10,14 +10,25 @@ root=$cache/mysql-root
 build=$cache/mysql-root.partial
 log=$cache/mysql-root.log
 
-# A server that is given needs none, and neither do tests that are to run without.
-if [ -n "${TIERLOCK_MYSQL_DSN-}" ]; then
-	say "that of TIERLOCK_MYSQL_DSN"
-	exit 0
-fi
-if [ "${TIERLOCK_WITHOUT_MYSQL-}" = 1 ]; then
+# greeting is the first thing that the server of TIERLOCK_MYSQL_DSN says, with its version in it; nothing when it is not
+# reached so.
+greeting() {
+	[[ $TIERLOCK_MYSQL_DSN =~ @tcp\(([^:\)]+):([0-9]+)\) ]] || return 0
+	timeout 5 bash -c 'head -c 64 <"/dev/tcp/$0/$1"' "${BASH_REMATCH[@]:1:2}" 2>/dev/null | tr -d '\0' || true
+}
+
+# Tests that are to run without need none. Under CI internal/stack lets none run so.
+if [ "${TIERLOCK_WITHOUT_MYSQL-}" = 1 ] && [ -z "${CI-}" ]; then
 	say "none: TIERLOCK_WITHOUT_MYSQL is 1"
 	exit 0
+fi
+# Nor do they where one is given, which may be a MariaDB: then MySQL is needed besides.
+if [ -n "${TIERLOCK_MYSQL_DSN-}" ]; then
+	if [[ $(greeting) != *MariaDB* ]]; then
+		say "that of TIERLOCK_MYSQL_DSN"
+		exit 0
+	fi
+	say "TIERLOCK_MYSQL_DSN is a MariaDB; MySQL is needed besides"
 fi
 
 # Installed on the machine itself? The name says nothing (Debian's mysqld is MariaDB), the version does.
@@ -31,10 +42,12 @@ done
 works() { [ -x "$root/usr/sbin/mysqld" ] && chroot "$root" /usr/sbin/mysqld --no-defaults --version 2>/dev/null; }
 
 if [ "$(uname)" != Linux ] || [ "$(id -u)" -ne 0 ]; then
-	say "only root on Linux can run one by chroot. Install MySQL 8.4 or later yourself, or use a container:"
+	say "only root on Linux can run one by chroot. Install MySQL 8.4 or later yourself, use a container, or run the tests without:"
 	cat <<-'EOF'
 		  docker compose up -d --wait mysql
 		  export TIERLOCK_MYSQL_DSN='root:tierlock@tcp(127.0.0.1:3307)/'
+		or
+		  export TIERLOCK_WITHOUT_MYSQL=1
 	EOF
 	exit 1
 fi
