@@ -18,7 +18,7 @@ demo: services build ## the shop under a lock, with its verdict, on private serv
 
 test: services mysql ## everything, on both engines, with the race detector
 	@deploy/services.sh cc
-	$(RACE) -timeout 5m $(PKG)
+	$(RACE) -timeout 8m $(PKG)
 	$(if $(filter ./...,$(PKG)),cd deploy/compose && $(RACE) ./...)
 
 soak: services mysql ## the same tests with full counts, up to an hour

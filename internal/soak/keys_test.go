@@ -199,8 +199,12 @@ func (k *keyRun) once(n int) error {
 			return err
 		}
 		defer unplant()
-		if _, err := k.locker.TryAcquire(ctx, key); !errors.Is(err, tier.ErrHeld) {
-			return fmt.Errorf("a foreign mark stood, and the answer was %w", err)
+		lease, err := k.locker.TryAcquire(ctx, key)
+		if err == nil && lease.Level() == tier.LevelAuthority { // Redis had no time to answer
+			return lease.Release(context.Background())
+		}
+		if !errors.Is(err, tier.ErrHeld) {
+			return fmt.Errorf("a foreign mark stood, and the answer was %v, %w", lease, err)
 		}
 		k.refused.Add(1)
 		return nil
