@@ -285,7 +285,13 @@ func (a *attempt) lease(ctx context.Context, g driver.Grant, by grantor, level L
 	if level == LevelLocal {
 		l.promoteSoon(t) // the tier may have come back before the tenure was there to be seen
 	}
-	l.log.Debug("lease granted", zap.String("key", l.shown(a.key)), zap.Stringer("level", level), zap.Uint64("fence", g.Fence))
+	// Behind the caller: a sink or redactor that panics here would leave a lease
+	// that nobody has a handle on.
+	if entry := l.log.Check(zap.DebugLevel, "lease granted"); entry != nil {
+		l.behind.run(func() {
+			entry.Write(zap.String("key", l.shown(a.key)), zap.Stringer("level", level), zap.Uint64("fence", g.Fence))
+		})
+	}
 	return &Lease{tenure: t}, nil
 }
 

@@ -13,8 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/tierlock/tierlock/tier"
 	"github.com/tierlock/tierlock/tier/driver"
+	"github.com/tierlock/tierlock/tier/tiertest"
 )
 
 // TestLease_manyGoroutines_F1_F7 uses one handle from fifty goroutines, and
@@ -200,4 +203,24 @@ func TestLease_contextValues(t *testing.T) {
 	if err := lease.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// A grant calls nothing of the user's on the caller's goroutine: what panics
+// there would leave a lease that nobody has.
+func TestAcquire_redactorIsNotCalledByTheCaller_G8(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newOpenRig(t, tiertest.NewFilter(), tiertest.NewAuthority(), tier.WithLogger(zap.NewNop()),
+			tier.WithKeyRedactor(func(string) string { panic("a redactor that cannot take this key") }))
+		lease, err := r.Acquire(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := r.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		r.clean(t)
+	})
 }
