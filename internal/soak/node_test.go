@@ -5,7 +5,6 @@ package soak
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -25,7 +24,10 @@ import (
 	"github.com/tierlock/tierlock/tier"
 )
 
-const soakNamespace = "soak"
+const (
+	soakNamespace = "soak"
+	nodeTimeout   = 250 * time.Millisecond // of a statement
+)
 
 // onBothEngines runs a test on both, one after the other: it is about load.
 func onBothEngines(t *testing.T, test func(t *testing.T, s *tiers.Tiers)) {
@@ -53,7 +55,7 @@ func openNode(options ...tier.Option) (*tier.Locker, *mysqlauth.Authority, error
 	if err != nil {
 		return nil, nil, err
 	}
-	authority, err := mysqlauth.Open(setting("dsn"), mysqlauth.WithSweepInterval(0), mysqlauth.WithTimeout(250*time.Millisecond))
+	authority, err := mysqlauth.Open(setting("dsn"), mysqlauth.WithSweepInterval(0), mysqlauth.WithTimeout(nodeTimeout))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -163,14 +165,28 @@ func (s *spans) check(t *testing.T) {
 	t.Logf("said: %v", s.said)
 }
 
+// checkIdle, after check, fails the test when a key that was always wanted had no holder for
+// longer than a limit.
+func (s *spans) checkIdle(t *testing.T, limit time.Duration) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var longest time.Duration
+	for key, all := range s.byKey {
+		for i := 1; i < len(all); i++ {
+			idle := time.Duration(all[i].from - all[i-1].until)
+			longest = max(longest, idle)
+			if idle > limit {
+				t.Errorf("%s: nobody had it for %v", key, idle)
+			}
+		}
+	}
+	t.Logf("no key was without a holder for more than %v", longest)
+}
+
 // closeNode ends what a process opened.
 func closeNode(l *tier.Locker) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return l.Close(ctx)
-}
-
-// expected reports whether an error is one that load brings, and no fault.
-func expected(err error) bool {
-	return errors.Is(err, tier.ErrHeld) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
