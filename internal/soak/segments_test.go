@@ -15,7 +15,7 @@ import (
 )
 
 // shelf is the stock of a hot product in pieces. Only the lock keeps the workers
-// apart: the race detector watches.
+// apart: two in one piece sell the same twice, and the race detector watches.
 type shelf struct {
 	keys  []string
 	stock map[string]*int
@@ -49,14 +49,14 @@ func (s *shelf) sell(t *testing.T, l *tier.Locker, workers int) (sold int64, per
 					return
 				}
 				stock := s.stock[lease.Key()]
-				switch {
-				case *stock < 0:
-					t.Errorf("%q has %d pieces", lease.Key(), *stock)
-				case *stock == 0:
+				switch before := *stock; {
+				case before < 0:
+					t.Errorf("%q has %d pieces", lease.Key(), before)
+				case before == 0:
 					left = without(left, lease.Key())
 				default:
-					*stock--
 					time.Sleep(time.Millisecond)
+					*stock = before - 1
 					count.Add(1)
 				}
 				if err := lease.Release(context.Background()); err != nil {
@@ -84,9 +84,9 @@ func without(keys []string, gone string) []string {
 func TestSegments_sell(t *testing.T) {
 	const pieces = 16
 	onBothEngines(t, func(t *testing.T, s *tiers.Tiers) {
-		each := 20
+		rounds, each := 1, 20
 		if soak {
-			each = 200
+			rounds, each = 5, 100
 		}
 		n := s.Node(t)
 		l, err := tier.New(n.Filter, n.Authority, tier.WithNamespace(soakNamespace), tier.WithWait(10*time.Second))
@@ -101,14 +101,19 @@ func TestSegments_sell(t *testing.T) {
 		if err := l.Check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		one := newShelf([]string{"hot"}, each*2)
-		split := newShelf(tier.Segments("split", pieces), each)
-		soldOne, slow := one.sell(t, l, 64)
-		soldSplit, fast := split.sell(t, l, 64)
-		t.Logf("one key: %.0f a second; %d pieces: %.0f a second, %.1f times", slow, pieces, fast, fast/slow)
-		if soldOne != int64(each*2) || soldSplit != int64(each*pieces) {
-			t.Errorf("sold %d of %d, and %d of %d", soldOne, each*2, soldSplit, each*pieces)
+		var slow, fast float64
+		for range rounds { // in turn, and the best of each: a busy machine only takes away
+			one := newShelf([]string{"hot"}, each*2)
+			split := newShelf(tier.Segments("split", pieces), each)
+			soldOne, perSecond := one.sell(t, l, 64)
+			slow = max(slow, perSecond)
+			soldSplit, perSecond := split.sell(t, l, 64)
+			fast = max(fast, perSecond)
+			if soldOne != int64(each*2) || soldSplit != int64(each*pieces) {
+				t.Errorf("sold %d of %d, and %d of %d", soldOne, each*2, soldSplit, each*pieces)
+			}
 		}
+		t.Logf("one key: %.0f a second; %d pieces: %.0f a second, %.1f times", slow, pieces, fast, fast/slow)
 		if soak && fast < 5*slow { // a measurement: not where tests share the machine
 			t.Errorf("%d pieces sell %.1f times as fast as one, want 5", pieces, fast/slow)
 		}
