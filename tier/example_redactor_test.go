@@ -31,9 +31,11 @@ func ExampleWithKeyRedactor() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(entries.FilterFieldKey("key").All()[0].ContextMap()["key"])
 	fmt.Println(lease.Release(ctx))
+	fmt.Println(locker.Close(ctx)) // what is logged behind callers is logged by then
+	fmt.Println(entries.FilterFieldKey("key").All()[0].ContextMap()["key"])
 	// Output:
-	// patient/...
 	// <nil>
+	// <nil>
+	// patient/...
 }
