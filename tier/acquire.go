@@ -144,7 +144,7 @@ func (a *attempt) ahead(ctx context.Context) (*Lease, error) {
 		if a.terms.once {
 			return nil, a.met.err()
 		}
-		if a.wake == nil && a.locker.filter != nil && a.met.refusal != nil {
+		if a.wake == nil && a.locker.hears(a.policy) && a.met.refusal != nil {
 			// The subscription's confirmation is a wake-up as well, so that
 			// what was released before it is not missed (faults.md G1).
 			a.wake, stop = a.locker.filter.Wakeups(a.full)

@@ -110,7 +110,7 @@ func (c *choice) wait(ctx context.Context) (*Lease, error) {
 func (c *choice) short(full []string) []string {
 	keys := make([]string, len(full))
 	for i, key := range full {
-		keys[i] = key[len(c.locker.settings.namespace)+1:]
+		keys[i] = c.locker.short(key)
 	}
 	return keys
 }

@@ -64,6 +64,10 @@ func (a *attempt) askFilter(ctx context.Context) passage {
 // filters reports whether the policy has a filter before what decides.
 func (a *attempt) filters() bool { return a.locker.filter != nil && a.policy.Tiers == TiersBoth }
 
+// hears reports whether a policy's keys have messages about their release: under
+// one of the authority alone nobody sends any, and Redis is not to be asked.
+func (l *Locker) hears(p *policy) bool { return l.filter != nil && p.Tiers != TiersAuthority }
+
 // markedByOther notes that a foreign mark stands in the way.
 func (a *attempt) markedByOther(s driver.MarkState) {
 	a.met = obstacle{

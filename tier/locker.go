@@ -167,6 +167,9 @@ func (l *Locker) fullKey(key string) (string, error) {
 	return l.settings.namespace + "/" + key, nil
 }
 
+// short is a full key as its caller gave it.
+func (l *Locker) short(full string) string { return full[len(l.settings.namespace)+1:] }
+
 // releaseBehind frees what nobody will ever hold.
 func (l *Locker) releaseBehind(by grantor, r driver.Release) {
 	l.behind.run(func() {

@@ -44,7 +44,7 @@ func (l *Locker) watch(keys []string) (*watch, error) {
 		if ws == nil {
 			ws = &watchers{gone: make(chan struct{})}
 			q.watches[key] = ws
-			if l.filter != nil {
+			if l.hears(l.policies.Load().find(l.short(key))) {
 				l.behind.run(func() { l.listen(key, ws.gone) })
 			}
 		}
