@@ -172,13 +172,13 @@ func runSilent(t *testing.T, s *tiers.Tiers, silent string, never bool) {
 					return err
 				})
 				_ = all.Release(context.Background())
-				var any *tier.Lease
+				var first *tier.Lease
 				p.within(t, "AcquireAny", silentWait+100*time.Millisecond, func() (err error) {
-					any, err = m.AcquireAny(t.Context(), tier.Segments(fresh("payment", n), 4)...)
+					first, err = m.AcquireAny(t.Context(), tier.Segments(fresh("payment", n), 4)...)
 					return err
 				})
-				if any != nil {
-					_ = got(any, nil)
+				if first != nil {
+					_ = got(first, nil)
 				}
 			}
 			for _, leases := range [][]*tier.Lease{held[workers:], cached[workers:]} {
