@@ -26,7 +26,9 @@ func init() { roles["forced"] = runForced }
 const (
 	forcedKeys = 3
 	forcedTTL  = 900 * time.Millisecond
-	// forcedPatience is longer than a waiter who is woken ever needs.
+	// forcedIdle is more than what is left of a lease and a poll, and much less
+	// than forcedPatience, after which a waiter who was not woken asks anew.
+	forcedIdle     = 3 * time.Second
 	forcedPatience = 10 * time.Second
 )
 
@@ -54,7 +56,7 @@ func TestForceRelease_underLoad_P1_P2(t *testing.T) {
 			}
 		}
 		heard.check(t)
-		heard.checkIdle(t, forcedPatience/2)
+		heard.checkIdle(t, forcedIdle)
 		checkForced(t, s)
 		if forced < 3 || heard.said["lost"] < 3 || heard.said["span"] < 20 {
 			t.Errorf("%d leases taken away: too little happened", forced)
@@ -127,7 +129,9 @@ func operate(t *testing.T, s *tiers.Tiers, lasting time.Duration) (forced int) {
 			if after.Fence < before.Fence {
 				t.Errorf("%s: fence %d is shown after fence %d", r.Key, after.Fence, before.Fence)
 			}
-			forced++
+			if forced++; forced%2 == 0 {
+				s.Flush(t) // no mark keeps the next from asking at once
+			}
 		}
 	}
 	if err := operator.Close(t.Context()); err != nil {
