@@ -5,6 +5,7 @@ package soak
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,6 +96,7 @@ func TestOutage_localWaitsForFenced(t *testing.T) {
 				lease := m.must(t, "inventory/1", tier.LevelFull)
 				m.ToMySQL.Cut()
 				m.opens(t, "inventory/other")
+				s.Flush(t) // what keeps them apart is the line, not a mark
 				next := m.waits(t, "inventory/1", tier.WithWait(time.Minute))
 				if end == "released" {
 					next.waitsStill(t, 300*time.Millisecond)
@@ -103,6 +105,18 @@ func TestOutage_localWaitsForFenced(t *testing.T) {
 						t.Error("a release that MySQL cannot have heard of answers nil")
 					}
 					local := next.granted(t, tier.LevelLocal, time.Second+leeway)
+					// That release arrives when the promotion was refused for it, and asks again.
+					var claims atomic.Int64
+					refused := make(chan struct{})
+					m.ToMySQL.OnRequest(func(r stack.Request) stack.Action {
+						switch {
+						case r.Has("token = NULL"):
+							return stack.HoldUntil(refused)
+						case isClaim(r) && r.Holds([]byte("inventory/1")) && claims.Add(1) == 2:
+							close(refused)
+						}
+						return stack.Pass
+					})
 					noError(t, m.ToMySQL.Heal())
 					until(t, 10*time.Second, "the local lease is promoted, its predecessor's row is freed", func() bool {
 						if err := local.Err(); err != nil {

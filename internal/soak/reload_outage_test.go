@@ -81,7 +81,7 @@ func TestReload_inAnOutage(t *testing.T) {
 }
 
 // Reloads come all the time, and move keys from tier to tier and from terms to
-// terms under those who wait: in one process a key has one holder, and in the end
+// terms under those who wait: a process has one holder of a key, and in the end
 // nothing is left.
 func TestReload_betweenTiers(t *testing.T) {
 	t.Parallel()
@@ -94,12 +94,13 @@ func TestReload_betweenTiers(t *testing.T) {
 			t.Parallel()
 			s := tiers.New(t, engine)
 			sets := [][]tier.Policy{
-				{{Match: "k/**", Options: []tier.AcquireOption{tier.WithHolder("both"), tier.WithTTL(5 * time.Second)}}},
-				{{Match: "k/**", Tiers: tier.TiersFilter, Options: []tier.AcquireOption{tier.WithHolder("redis"), tier.WithTTL(6 * time.Second)}}},
-				{{Match: "k/**", Tiers: tier.TiersAuthority, Options: []tier.AcquireOption{tier.WithHolder("mysql"), tier.WithTTL(7 * time.Second)}}},
+				{{Match: "k/**", Options: []tier.AcquireOption{tier.WithHolder("both"), tier.WithTTL(15 * time.Second)}}},
+				{{Match: "k/**", Tiers: tier.TiersFilter, Options: []tier.AcquireOption{tier.WithHolder("redis"), tier.WithTTL(16 * time.Second)}}},
+				{{Match: "k/**", Tiers: tier.TiersAuthority, Options: []tier.AcquireOption{tier.WithHolder("mysql"), tier.WithTTL(17 * time.Second)}}},
 			}
 			level := map[string]tier.Level{"both": tier.LevelFull, "redis": tier.LevelFilter, "mysql": tier.LevelAuthority}
-			m := join(t, s, tier.WithPolicies(sets[0]...))
+			// The other process makes who waits be next in line, with a mark of its own.
+			m, other := join(t, s, tier.WithPolicies(sets[0]...)), join(t, s, tier.WithPolicies(sets[0]...))
 			kept := make(map[*tier.Lease]string)
 			for i, set := range sets {
 				noError(t, m.SetPolicies(set...))
@@ -109,10 +110,14 @@ func TestReload_betweenTiers(t *testing.T) {
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			var holders [16]atomic.Int64
-			var granted sync.Map // level to count
+			var holders [2][4]atomic.Int64 // in each process
+			var granted sync.Map           // level to count
 			var crew sync.WaitGroup
 			for i := range 64 {
+				m, holders := m, &holders[i%2]
+				if i%2 == 1 {
+					m = other
+				}
 				crew.Go(func() {
 					for rng := nodeRand(i); ctx.Err() == nil; {
 						k := rng.IntN(len(holders))
@@ -131,6 +136,7 @@ func TestReload_betweenTiers(t *testing.T) {
 						}
 						n, _ := granted.LoadOrStore(lease.Level(), new(atomic.Int64))
 						n.(*atomic.Int64).Add(1)
+						time.Sleep(time.Duration(rng.IntN(10)) * time.Millisecond) // reloads come under those who wait
 						holders[k].Add(-1)
 						if err := lease.Release(context.Background()); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 							t.Error(err)
@@ -140,6 +146,7 @@ func TestReload_betweenTiers(t *testing.T) {
 			}
 			for i := range reloads {
 				noError(t, m.SetPolicies(sets[i%len(sets)]...))
+				noError(t, other.SetPolicies(sets[i*7/5%len(sets)]...))
 				time.Sleep(time.Duration(10+i%20) * time.Millisecond)
 			}
 			stop()
@@ -158,7 +165,7 @@ func TestReload_betweenTiers(t *testing.T) {
 				}
 				noError(t, lease.Renew(t.Context()))
 				left := time.Until(lease.Deadline())
-				if ttl := map[string]time.Duration{"both": 5 * time.Second, "redis": 6 * time.Second, "mysql": 7 * time.Second}[holder]; left > ttl-ttl/10 || left < ttl-ttl/10-time.Second {
+				if ttl := map[string]time.Duration{"both": 15 * time.Second, "redis": 16 * time.Second, "mysql": 17 * time.Second}[holder]; left > ttl-ttl/10 || left < ttl-ttl/10-time.Second {
 					t.Errorf("%q: renewed for %v, its TTL is %v less a margin", lease.Key(), left, ttl)
 				}
 				noError(t, lease.Verify(t.Context()))
