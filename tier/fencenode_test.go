@@ -179,7 +179,7 @@ func (w *fenceWorker) turn(ctx context.Context) {
 		say("unavailable")
 		time.Sleep(50 * time.Millisecond)
 		return
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return
 	case err != nil:
 		wrong(fmt.Errorf("acquire: %w", err))
