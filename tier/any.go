@@ -49,6 +49,7 @@ type choice struct {
 // try looks at each of the keys once. It returns a lease, or the error that ends
 // the call, or neither.
 func (c *choice) try(ctx context.Context, keys []string) (*Lease, error) {
+	closed := 0
 	for _, key := range keys {
 		lease, err := c.locker.acquire(ctx, key, ask{end: c.end, once: true})
 		if err == nil {
@@ -65,11 +66,18 @@ func (c *choice) try(ctx context.Context, keys []string) (*Lease, error) {
 			c.faults = 0
 			continue
 		}
+		if failsClosed(err) {
+			closed++
+			continue
+		}
 		p := c.locker.policies.Load().find(key)
 		if c.faults++; c.faults > p.attempts() {
 			return nil, err
 		}
 		pause(ctx, min(p.pause(), time.Until(c.end)))
+	}
+	if closed == len(c.keys) {
+		return nil, c.why
 	}
 	return nil, nil
 }

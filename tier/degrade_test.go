@@ -63,21 +63,32 @@ func TestFailClosed_sendsNothing(t *testing.T) {
 		r := newRig(t, shop())
 		r.open(t)
 		before := r.calls.total()
-		for _, acquire := range []func(context.Context, string, ...tier.AcquireOption) (*tier.Lease, error){r.Acquire, r.TryAcquire} {
-			for _, key := range []string{"payment/1", "of no policy"} {
+		for _, key := range []string{"payment/1", "of no policy"} {
+			for name, acquire := range map[string]func() error{
+				"Acquire":    func() error { _, err := r.Acquire(t.Context(), key); return err },
+				"TryAcquire": func() error { _, err := r.TryAcquire(t.Context(), key); return err },
+				"AcquireAll": func() error { _, err := r.AcquireAll(t.Context(), key, "payment/2"); return err },
+				"AcquireAny": func() error { _, err := r.AcquireAny(t.Context(), tier.Segments(key, 4)...); return err },
+			} {
 				start := time.Now()
-				_, err := acquire(t.Context(), key)
+				err := acquire()
 				said, _ := errors.AsType[*tier.Error](err)
 				if !errors.Is(err, tier.ErrUnavailable) || said.RetryAfter <= 0 || said.RetryAfter > time.Second {
-					t.Errorf("%q: %v, want ErrUnavailable that says when to try again", key, err)
+					t.Errorf("%s %q: %v, want ErrUnavailable that says when to try again", name, key, err)
 				}
 				if time.Since(start) != 0 {
-					t.Errorf("%q: refused after %v, want at once", key, time.Since(start))
+					t.Errorf("%s %q: refused after %v, want at once", name, key, time.Since(start))
 				}
 			}
 		}
 		if n := r.calls.total() - before; n != 0 {
 			t.Errorf("%d calls of the drivers, want none", n)
+		}
+		other, err := r.AcquireAny(t.Context(), "payment/1", "inventory/1", "payment/2")
+		if err != nil || other.Key() != "inventory/1" {
+			t.Errorf("of keys of which one may go on locally: %v, %v", other, err)
+		} else {
+			r.release(t, other)
 		}
 		r.authority.Up()
 		time.Sleep(time.Second)

@@ -4,6 +4,7 @@ package tier
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,6 +31,11 @@ func (o *outage) Error() string {
 }
 
 func (o *outage) Is(target error) bool { return target == ErrUnavailable }
+
+func failsClosed(err error) bool {
+	_, closed := errors.AsType[*outage](err)
+	return closed
+}
 
 // decidingName is the tier that decides who holds a policy's keys.
 func decidingName(p *policy) string {
