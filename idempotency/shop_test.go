@@ -26,6 +26,8 @@ type shop struct {
 	peer   *tier.Locker // another process
 	db     *sql.DB      // the business's own pool
 	proxy  *stack.Proxy // on its way
+
+	business string // the DSN of db
 }
 
 const (
@@ -65,11 +67,30 @@ func newShop(t *testing.T, engine stack.Engine, dialect string) *shop {
 	s.Exec(t, "CREATE TABLE stock (id INT PRIMARY KEY, n INT NOT NULL)")
 	s.Exec(t, "INSERT INTO stock VALUES (1, 10)")
 	s.proxy = stack.StartProxy(t, s.Database.Server())
-	s.db = s.pool(t, tiers.WithParameters(s.user(t, "b", "SELECT, UPDATE ON %s.lease", "SELECT, UPDATE ON %s.stock"), dialect))
+	s.business = tiers.WithParameters(s.user(t, "b", "SELECT, UPDATE ON %s.lease", "SELECT, INSERT, UPDATE, DELETE ON %s.stock"), dialect)
+	s.db = s.pool(t, s.business)
 	s.node = s.Node(t)
 	s.locker = open(t, s.node)
 	s.peer = open(t, s.Node(t))
 	return s
+}
+
+// guardTables makes the tables of a guard, and gives the business's user the
+// rights that the documentation asks for.
+func (s *shop) guardTables(t *testing.T) {
+	t.Helper()
+	if err := idempotency.EnsureSchema(t.Context(), s.root(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"idempotency", "idempotency_fence"} {
+		s.Exec(t, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s.%s TO %sb@'%%'", s.Database.Name, table, s.Database.Name))
+	}
+}
+
+// root is a pool of a user who may do everything.
+func (s *shop) root(t *testing.T) *sql.DB {
+	t.Helper()
+	return s.pool(t, s.Database.AdminDSN())
 }
 
 func open(t *testing.T, n tiers.Node) *tier.Locker {

@@ -9,9 +9,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-sql-driver/mysql"
-
 	"github.com/tierlock/tierlock/tier"
+	"github.com/tierlock/tierlock/tier/driver"
 )
 
 // Tx is a transaction of the business database, as *sql.Tx, *sqlx.Tx and
@@ -22,11 +21,18 @@ type Tx interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// confirm writes the lease row. It writes because a lock alone is no fence: on
-// Galera and on multi-primary Group Replication only written rows are
-// certified. The unchanged token proves an unbroken tenure since the grant.
-const confirm = `UPDATE %s SET guard = guard + 1
-WHERE lock_key = ? AND token = ? AND fence >= ? AND expires_at > UTC_TIMESTAMP(6)`
+// whole is the tenure of the grant: the unchanged token proves that it was
+// unbroken since.
+const whole = ` WHERE lock_key = ? AND token = ? AND fence >= ? AND expires_at > UTC_TIMESTAMP(6)`
+
+const (
+	// confirm writes the lease row. It writes because a lock alone is no fence:
+	// on Galera and on multi-primary Group Replication only written rows are
+	// certified.
+	confirm = `UPDATE %s SET guard = guard + 1` + whole
+	// release frees it as well.
+	release = `UPDATE %s SET guard = guard + 1, token = NULL, expires_at = UTC_TIMESTAMP(6)` + whole
+)
 
 // ConfirmTx proves, inside tx, that the lease's tenure still holds, and keeps it
 // so until tx ends: nobody can be granted the key before COMMIT or ROLLBACK has
@@ -44,38 +50,75 @@ WHERE lock_key = ? AND token = ? AND fence >= ? AND expires_at > UTC_TIMESTAMP(6
 // The lease table must be reachable from tx's connection (same server), by a
 // user with SELECT and UPDATE on it.
 //
-// Errors: [ErrNoTx], [ErrStaleFence], [ErrUnfenced], [ErrWrongDB], [ErrRetryTx] (tx was
-// rolled back: inside a transaction nothing can be retried), the context's.
-// After any of them tx must not be committed.
+// Errors: [ErrNilTx], [ErrNoTx], [ErrTxDone], [ErrStaleFence], [ErrUnfenced],
+// [ErrWrongDB], [ErrRetryTx] (tx was rolled back: inside a transaction nothing can
+// be retried), the context's. After any of them tx must not be committed.
 func ConfirmTx(ctx context.Context, tx Tx, lease *tier.Lease) error {
-	if _, pool := tx.(interface{ SetMaxOpenConns(int) }); pool {
-		return fmt.Errorf("%w: confirm %q", ErrNoTx, lease.Key())
+	return proveRow(ctx, tx, lease, "confirm", confirm, (*tier.Lease).Prove)
+}
+
+// ReleaseTx is ConfirmTx that frees the key with the same COMMIT: who waits for
+// it may have it as soon as the write is seen. The tenure goes on until then.
+// Release must still be called, after the end of tx: it wakes those who wait, and
+// answers nil, also when tx was rolled back and it is Release that frees the key.
+// A lease with a MinHold is refused with [tier.ErrOption].
+//
+// Errors: those of ConfirmTx.
+func ReleaseTx(ctx context.Context, tx Tx, lease *tier.Lease) error {
+	return proveRow(ctx, tx, lease, "release", release, (*tier.Lease).ProveFreeing)
+}
+
+func proveRow(ctx context.Context, tx Tx, lease *tier.Lease, op, statement string, prove func(*tier.Lease) (driver.Tenure, error)) error {
+	if err := usable(tx); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
 	}
-	if lease.Fence() == 0 {
-		return fmt.Errorf("%w: %q was granted at level %s", ErrUnfenced, lease.Key(), lease.Level())
+	if lease == nil {
+		return fmt.Errorf("%w: %s: lease is nil", ErrOption, op)
 	}
-	tenure, err := lease.Prove()
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrStaleFence, err)
-	}
-	if tenure.Table == "" {
-		return fmt.Errorf("%w: the authority of %q keeps no lease table", ErrWrongDB, lease.Key())
-	}
-	if err := inTransaction(ctx, tx, lease.Key()); err != nil {
+	if err := provable(lease); err != nil {
 		return err
 	}
-	result, err := tx.ExecContext(ctx, fmt.Sprintf(confirm, tenure.Table), []byte(tenure.Key), tenure.Token[:], tenure.Fence)
+	if err := inTransaction(ctx, tx, op, lease.Key()); err != nil {
+		return err
+	}
+	proved, err := prove(lease)
 	if err != nil {
-		return failed(ctx, tx, lease.Key(), err)
+		return stale(err)
+	}
+	return writeRow(ctx, tx, lease, proved, op, statement)
+}
+
+// provable refuses, before any I/O, a lease that has no row.
+func provable(lease *tier.Lease) error {
+	switch {
+	case lease.Fence() == 0:
+		return unfenced(lease)
+	case lease.Tenure().Table == "":
+		return fmt.Errorf("%w: the authority of %q keeps no lease table", ErrWrongDB, lease.Key())
+	}
+	return nil
+}
+
+func unfenced(l *tier.Lease) error {
+	return fmt.Errorf("%w: %q was granted at level %s", ErrUnfenced, l.Key(), l.Level())
+}
+
+func stale(err error) error { return fmt.Errorf("%w: %w", ErrStaleFence, err) }
+
+// writeRow has the server judge a tenure.
+func writeRow(ctx context.Context, tx Tx, lease *tier.Lease, proved driver.Tenure, op, statement string) error {
+	result, err := tx.ExecContext(ctx, fmt.Sprintf(statement, proved.Table), []byte(proved.Key), proved.Token[:], proved.Fence)
+	if err != nil {
+		return failed(ctx, tx, op, lease.Key(), err)
 	}
 	// guard changes with every match, so this is 1 with and without
 	// CLIENT_FOUND_ROWS.
 	n, err := result.RowsAffected()
 	if err != nil {
-		return failed(ctx, tx, lease.Key(), err)
+		return failed(ctx, tx, op, lease.Key(), err)
 	}
 	if n != 1 {
-		return fmt.Errorf("%w: %q, fence %d: the authority no longer has this tenure; roll back", ErrStaleFence, lease.Key(), tenure.Fence)
+		return fmt.Errorf("%w: %q, fence %d: the authority no longer has this tenure; roll back", ErrStaleFence, lease.Key(), proved.Fence)
 	}
 	return nil
 }
@@ -84,41 +127,25 @@ func ConfirmTx(ctx context.Context, tx Tx, lease *tier.Lease) error {
 // some of them the server has dropped the transaction while the session goes on
 // in autocommit, where a later statement would be committed alone; so whatever
 // went wrong, tx is rolled back here.
-func failed(ctx context.Context, tx Tx, key string, err error) error {
+func failed(ctx context.Context, tx Tx, op, key string, err error) error {
 	rollback(ctx, tx)
-	server, answered := errors.AsType[*mysql.MySQLError](err)
-	switch {
-	case ctx.Err() != nil, errors.Is(err, sql.ErrTxDone):
-		return fmt.Errorf("confirm %q: %w", key, err)
-	case !answered: // the connection is gone, and the transaction with it
-		return fmt.Errorf("%w: confirm %q: %w", ErrRetryTx, key, err)
+	err = fmt.Errorf("%s %q: %w", op, key, classify(ctx, err, ErrWrongDB))
+	if errors.Is(err, ErrWrongDB) {
+		return fmt.Errorf("%w; the lease table must be on the transaction's server, and its user needs SELECT and UPDATE on it", err)
 	}
-	if server.SQLState == rollbackState {
-		return fmt.Errorf("%w: confirm %q: %w", ErrRetryTx, key, err)
-	}
-	switch server.Number {
-	case 1213, 1205, 1020, 3572, 3101: // deadlock, lock wait, snapshot conflict, NOWAIT, failed certification
-		return fmt.Errorf("%w: confirm %q: %w", ErrRetryTx, key, err)
-	case 1146, 1049, 1142, 1143, 1054: // no table, no database, no right, no column
-		return fmt.Errorf("%w: confirm %q: %w; the lease table must be on the transaction's server, and its user needs SELECT and UPDATE on it", ErrWrongDB, key, err)
-	}
-	return fmt.Errorf("confirm %q: %w", key, err)
+	return err
 }
 
-// rollbackState is the SQLSTATE of every "transaction rolled back, try again".
-var rollbackState = [5]byte{'4', '0', '0', '0', '1'}
-
-// rollbackLimit bounds a rollback by statement on a server that says nothing.
+// rollbackLimit bounds a rollback on a server that says nothing.
 const rollbackLimit = time.Second
 
-// rollback ends tx as far as its type allows; a broken connection has ended it
-// already, so its error says nothing.
+// rollback ends tx, in bounded time; a broken connection has ended it already, so
+// its error says nothing.
 func rollback(ctx context.Context, tx Tx) {
-	if r, ok := tx.(interface{ Rollback() error }); ok {
-		_ = r.Rollback()
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
 	defer cancel()
-	_, _ = tx.ExecContext(ctx, "ROLLBACK")
+	_, _ = tx.ExecContext(ctx, "ROLLBACK") // the driver drops a connection that does not answer
+	if r, ok := tx.(interface{ Rollback() error }); ok {
+		_ = r.Rollback()
+	}
 }

@@ -5,11 +5,20 @@ package idempotency
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-
-	"github.com/go-sql-driver/mysql"
+	"reflect"
 )
+
+// usable refuses what is certainly no transaction.
+func usable(tx Tx) error {
+	if tx == nil || reflect.ValueOf(tx).Kind() == reflect.Pointer && reflect.ValueOf(tx).IsNil() {
+		return ErrNilTx
+	}
+	if _, pool := tx.(interface{ SetMaxOpenConns(int) }); pool {
+		return ErrNoTx
+	}
+	return nil
+}
 
 // savepoint is a name that nobody else uses.
 const savepoint = "tierlock_confirm"
@@ -21,7 +30,7 @@ const savepoint = "tierlock_confirm"
 // autocommit=0 and after BEGIN by hand too, so the server knows one whose type
 // does not tell. Of a pool's connections it may be the first that has the
 // savepoint and another that is asked for it, which gives the same answer.
-func inTransaction(ctx context.Context, tx Tx, key string) error {
+func inTransaction(ctx context.Context, tx Tx, op, key string) error {
 	if _, ends := tx.(interface {
 		Commit() error
 		Rollback() error
@@ -36,11 +45,11 @@ func inTransaction(ctx context.Context, tx Tx, key string) error {
 	case err == nil:
 		return nil
 	case isAnswer(err, 1305): // no such savepoint
-		return fmt.Errorf("%w: confirm %q: each statement is committed by itself", ErrNoTx, key)
+		return fmt.Errorf("%w: %s %q: each statement is committed by itself", ErrNoTx, op, key)
 	case !isAnswer(err, 1295): // cannot be prepared
-		return failed(ctx, tx, key, err)
+		return failed(ctx, tx, op, key, err)
 	case onPool(tx):
-		return fmt.Errorf("%w: confirm %q: it is a pool that prepares statements", ErrNoTx, key)
+		return fmt.Errorf("%w: %s %q: it is a pool that prepares statements", ErrNoTx, op, key)
 	}
 	return nil // it cannot be told
 }
@@ -54,9 +63,4 @@ func onPool(tx Tx) bool {
 	}
 	db, err := p.GetDBConn()
 	return err == nil && db != nil
-}
-
-func isAnswer(err error, number uint16) bool {
-	server, ok := errors.AsType[*mysql.MySQLError](err)
-	return ok && server.Number == number
 }

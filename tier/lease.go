@@ -43,19 +43,6 @@ func (l *Lease) Tenure() driver.Tenure {
 	return driver.Tenure{Key: l.full, Token: l.grant.Token, Fence: l.grant.Fence, Table: l.grant.Table}
 }
 
-// Prove is Tenure for a write that is about to prove it: it fails once this
-// handle's Release has begun, however the row looks by then. It sends nothing
-// and does not look at the deadline, which is the server's to judge. It is for
-// package idempotency.
-func (l *Lease) Prove() (driver.Tenure, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.released.Load() || l.state == tenureEnding {
-		return driver.Tenure{}, l.error("prove", fmt.Errorf("%w: its Release has begun", ErrLost))
-	}
-	return l.Tenure(), nil
-}
-
 // Context carries the values of the context given to Acquire, not its deadline
 // or its end; pass it on to re-enter. It ends with cause [ErrLost] when the
 // lease is lost, [ErrMaxHold] when it was held too long, [ErrClosed] when the
@@ -188,12 +175,29 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, boundWithoutContext)
 	defer cancel()
+	if !l.unpinned(ctx) {
+		l.locker.behind.run(func() {
+			l.unpinned(context.Background()) // whoever pinned it sees to an end
+			ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
+			defer cancel()
+			_ = l.free(ctx)
+		})
+		return l.error("release", fmt.Errorf("a guarded write is under way, and the key is not free before its end; the release goes on: %w", ctx.Err()))
+	}
+	return l.free(ctx)
+}
+
+// free asks for the row to be freed, by whatever stands behind the tenure.
+func (l *Lease) free(ctx context.Context) error {
 	// A renewal under way may still move the expiry, by a TTL from now.
 	until := time.Now().Add(l.terms.ttl)
 	by, token := l.standing()
 	err := by.Release(ctx, driver.Release{Key: l.full, Token: token, Until: until, MinHold: l.terms.minHold})
 	l.turn.ending()
 	l.mu.Lock()
+	if _, lost := errors.AsType[*driver.Loss](err); lost && l.freeing {
+		err = nil // its own transaction did
+	}
 	l.marks.keep = err == nil
 	l.finishMark()
 	l.unlock()

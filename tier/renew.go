@@ -6,7 +6,6 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -232,7 +231,7 @@ func (t *tenure) renewed(by grantor, answer driver.Renewed) error {
 		return nil
 	}
 	if loss, ok := errors.AsType[*driver.Loss](answer.Err); ok {
-		t.lose(fmt.Errorf("%w: %w", ErrLost, loss))
+		t.notOurs(loss)
 	}
 	switch t.state {
 	case tenureEnding:

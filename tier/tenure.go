@@ -19,7 +19,7 @@ import (
 // from
 //
 //	held --(MaxHold, Close)--> called off --(deadline)--> lost
-//	held --(deadline, the server's no)--> lost
+//	held --(deadline, the server's no)--> lost, or freed by its own transaction
 //	any of them --(Release of the last handle)--> ending
 //
 // and never back. Called off and lost both end the holder's context; a called
@@ -63,6 +63,8 @@ type tenure struct {
 	undoing []driver.Token
 
 	handles  int       // entries not released yet
+	pins     pins      // guarded transactions that Release waits for
+	freeing  bool      // a guarded transaction may have freed the row
 	cause    error     // why it was called off or lost
 	until    time.Time // local time before which it does not expire
 	overdue  time.Time // MaxHold's bound; zero when there is none
@@ -255,6 +257,11 @@ func (t *tenure) lose(cause error) {
 	case tenureLost, tenureEnding:
 		return
 	}
+	t.over()
+}
+
+// over lets the next in line go ahead. The caller holds the mutex.
+func (t *tenure) over() {
 	t.state = tenureLost
 	t.isOver()
 	t.timer.Stop()
@@ -275,7 +282,26 @@ func (t *tenure) standing() (grantor, driver.Token) {
 func (t *tenure) end(loss *driver.Loss) {
 	t.mu.Lock()
 	defer t.unlock()
-	t.lose(fmt.Errorf("%w: %w", ErrLost, loss))
+	t.notOurs(loss)
+}
+
+// notOurs ends a tenure whose row is another's or nobody's. When its own
+// transaction may have freed the row that is no loss, and ends the context as a
+// release does; Release has still to be called. The caller holds the mutex.
+func (t *tenure) notOurs(loss *driver.Loss) {
+	if !t.freeing {
+		t.lose(fmt.Errorf("%w: %w", ErrLost, loss))
+		return
+	}
+	switch t.state {
+	case tenureHeld:
+		t.cause = context.Canceled
+		t.cancel(t.cause)
+	case tenureCalledOff: // the first cause stands
+	case tenureLost, tenureEnding:
+		return
+	}
+	t.over()
 }
 
 // leave takes one handle back. It reports whether it was the last and, when the
