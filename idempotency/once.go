@@ -56,7 +56,7 @@ func (w *work) once(ctx context.Context, write Write) (Result, error) {
 	for repeated := 0; ; {
 		result, err := w.try(ctx, until, write)
 		switch {
-		case errors.Is(err, errTaken):
+		case errors.Is(err, errTaken), errors.Is(err, errBusy):
 			continue
 		case retryable(err) && repeated < repeats:
 			repeated++
@@ -76,13 +76,16 @@ func (w *work) try(ctx context.Context, until time.Time, write Write) (Result, e
 	if result, answered, err := w.answer(seen); answered {
 		return result, err
 	}
-	if seen != nil && seen.state == stateStarted && !seen.expired {
+	if seen != nil && !seen.reusable() {
 		return Result{}, w.notOurs(seen)
 	}
 	t := &transaction{work: w, attempt: newAttempt()}
-	result, err := t.run(ctx, seen != nil, write)
+	result, err := t.run(ctx, seen != nil, stateCompleted, write)
 	if no, ok := errors.AsType[*final](err); ok {
-		return t.fail(ctx, seen != nil, no)
+		result, err = t.run(ctx, seen != nil, stateFailed, func(context.Context, *sql.Tx) ([]byte, error) { return no.body, nil })
+		if err == nil {
+			err = w.error(no, 0)
+		}
 	}
 	return result, err
 }
@@ -98,22 +101,14 @@ func (w *work) notOurs(r *row) error {
 	return w.error(fmt.Errorf("%w: it was begun by Reserve, and has to be ended by it", ErrMismatch), 0)
 }
 
-// transaction is one attempt of a Once.
-type transaction struct {
-	*work
-	attempt []byte
-	unpins  []func()
-}
-
 // run does all of it. Whatever happens, a panic too, the transaction is over when
 // it returns, and the tenures are free to end.
-func (t *transaction) run(ctx context.Context, expired bool, write Write) (Result, error) {
-	tx, err := t.guard.begin(ctx)
+func (t *transaction) run(ctx context.Context, expired bool, as state, write Write) (Result, error) {
+	tx, err := t.begin(ctx)
 	if err != nil {
-		return Result{}, t.error(err, 0)
+		return Result{}, err
 	}
-	defer t.unpin()
-	defer rollback(ctx, tx)
+	defer t.end(ctx)
 	if err := t.enter(ctx, tx, t.attempt, expired, 0); err != nil {
 		return Result{}, err
 	}
@@ -122,80 +117,16 @@ func (t *transaction) run(ctx context.Context, expired bool, write Write) (Resul
 	}
 	answer, err := write(ctx, tx)
 	if err != nil {
-		if rolledBackByServer(err) {
-			return Result{}, t.error(fmt.Errorf("%w: %w", ErrRetryTx, err), 0)
-		}
-		return Result{}, err
+		return Result{}, t.writeError(err)
 	}
-	return t.complete(ctx, tx, stateCompleted, answer)
-}
-
-// fail stores a no as the answer, in a transaction without the write.
-func (t *transaction) fail(ctx context.Context, expired bool, no *final) (Result, error) {
-	tx, err := t.guard.begin(ctx)
-	if err != nil {
-		return Result{}, t.error(err, 0)
-	}
-	defer t.unpin()
-	defer rollback(ctx, tx)
-	if err := t.enter(ctx, tx, t.attempt, expired, 0); err != nil {
-		return Result{}, err
-	}
-	if err := t.claim(ctx, tx); err != nil {
-		return Result{}, err
-	}
-	result, err := t.complete(ctx, tx, stateFailed, no.body)
-	if err != nil {
-		return result, err
-	}
-	return result, t.error(no, 0)
-}
-
-// complete stores the answer, confirms the tenures, and commits.
-func (t *transaction) complete(ctx context.Context, tx *sql.Tx, as state, answer []byte) (Result, error) {
 	if err := t.store(ctx, tx, as, answer, t.attempt); err != nil {
 		return Result{}, err
 	}
-	if err := t.confirm(ctx, tx); err != nil {
+	if err := t.confirm(ctx); err != nil {
 		return Result{}, err
 	}
-	if err := t.commit(ctx, tx); err != nil {
+	if err := t.commit(ctx, (*row).ended); err != nil {
 		return Result{}, err
 	}
 	return Result{Body: answer}, nil
-}
-
-// commit makes an unknown outcome known, if time allows.
-func (t *transaction) commit(ctx context.Context, tx *sql.Tx) error {
-	limited, cancel := context.WithTimeout(ctx, commitLimit)
-	defer cancel()
-	_, err := tx.ExecContext(limited, "COMMIT") // unlike tx.Commit it ends with its context
-	if err == nil {
-		return nil
-	}
-	if server := serverError(err); server != nil && rolledBackByServer(server) {
-		return t.error(fmt.Errorf("%w: %w", ErrRetryTx, err), 0)
-	}
-	rollback(ctx, tx)
-	return t.reconcile(ctx, err)
-}
-
-// reconcile asks what came of a COMMIT without an answer. While the transaction
-// may still be committed its row is locked, so that a row that is not there, or is
-// another attempt's, proves that it never will be.
-func (t *transaction) reconcile(ctx context.Context, lost error) error {
-	ctx, cancel := context.WithTimeout(ctx, commitLimit)
-	defer cancel()
-	for {
-		r, err := t.look(ctx)
-		switch {
-		case err == nil && r != nil && t.isOurs(r):
-			return nil
-		case err == nil:
-			return t.error(fmt.Errorf("%w: %w", ErrRetryTx, lost), 0)
-		}
-		if sleep(ctx, 50*time.Millisecond) != nil {
-			return t.error(fmt.Errorf("%w: the reply to COMMIT was lost, and the server does not say what came of it: %w", ErrInProgress, lost), askAgain)
-		}
-	}
 }

@@ -34,19 +34,28 @@ const byKey = " WHERE namespace = ? AND scope = ? AND request_key = ?"
 //
 // Args: key.
 func (t tables) look() string {
-	return "SELECT state, fingerprint, attempt, attempts, recovery_point, codec, result, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', completed_at)," +
+	return t.read() + " FOR UPDATE NOWAIT"
+}
+
+// lookAgain reads a row that an insert has met, and locked with others like it.
+//
+// Args: key.
+func (t tables) lookAgain() string { return t.read() + " LOCK IN SHARE MODE" }
+
+func (t tables) read() string {
+	return "SELECT state, fingerprint, attempt, attempts, seed, recovery_point, codec, result, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', completed_at)," +
 		" expires_at <= UTC_TIMESTAMP(6), TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), in_progress_until), @@autocommit" +
-		" FROM " + t.requests + byKey + " FOR UPDATE NOWAIT"
+		" FROM " + t.requests + byKey
 }
 
 // insert begins a request that has no row. It waits for others that do.
 //
-// Args: key, fingerprint, attempt, attempt time in microseconds or NULL, codec,
-// ttl in microseconds.
+// Args: key, fingerprint, attempt, seed, attempt time in microseconds or NULL,
+// codec, ttl in microseconds.
 func (t tables) insert() string {
 	return "INSERT INTO " + t.requests +
-		" (namespace, scope, request_key, state, fingerprint, attempt, attempts, recovery_point, in_progress_until, codec, result, created_at, completed_at, expires_at)" +
-		fmt.Sprintf(" VALUES (?, ?, ?, %d, ?, ?, 1, '', UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?, NULL, UTC_TIMESTAMP(6), NULL, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)", stateStarted)
+		" (namespace, scope, request_key, state, fingerprint, attempt, attempts, seed, recovery_point, in_progress_until, codec, result, created_at, completed_at, expires_at)" +
+		fmt.Sprintf(" VALUES (?, ?, ?, %d, ?, ?, 1, ?, '', UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?, NULL, UTC_TIMESTAMP(6), NULL, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)", stateStarted)
 }
 
 // renewExpired begins a request in the row of one that is past its retention.
@@ -54,7 +63,7 @@ func (t tables) insert() string {
 // Args: as insert, but for the key, which comes last.
 func (t tables) renewExpired() string {
 	return "UPDATE " + t.requests +
-		fmt.Sprintf(" SET state = %d, fingerprint = ?, attempt = ?, attempts = 1, recovery_point = '', in_progress_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,", stateStarted) +
+		fmt.Sprintf(" SET state = %d, fingerprint = ?, attempt = ?, attempts = 1, seed = ?, recovery_point = '', in_progress_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,", stateStarted) +
 		" codec = ?, result = NULL, created_at = UTC_TIMESTAMP(6), completed_at = NULL, expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND" +
 		byKey + fmt.Sprintf(" AND expires_at <= UTC_TIMESTAMP(6) AND state <> %d", stateSpent)
 }
@@ -66,6 +75,33 @@ func (t tables) renewExpired() string {
 func (t tables) finish() string {
 	return "UPDATE " + t.requests +
 		" SET state = ?, result = ?, in_progress_until = NULL, completed_at = UTC_TIMESTAMP(6), expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND" +
+		byKey + fmt.Sprintf(" AND attempt = ? AND state = %d", stateStarted)
+}
+
+// takeOver goes on with a request whose attempt has ended or used up its time.
+//
+// Args: attempt, attempt time in microseconds, key.
+func (t tables) takeOver() string {
+	return "UPDATE " + t.requests +
+		" SET attempt = ?, attempts = attempts + 1, in_progress_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND" +
+		byKey + fmt.Sprintf(" AND state = %d AND (attempt IS NULL OR in_progress_until <= UTC_TIMESTAMP(6))", stateStarted)
+}
+
+// advance reaches a recovery point, and gives the next step its time.
+//
+// Args: recovery point, what the step returned, attempt time in microseconds,
+// key, attempt.
+func (t tables) advance() string {
+	return "UPDATE " + t.requests +
+		" SET recovery_point = ?, result = ?, in_progress_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND" +
+		byKey + fmt.Sprintf(" AND attempt = ? AND state = %d", stateStarted)
+}
+
+// leave lets the next attempt go on at once.
+//
+// Args: key, attempt.
+func (t tables) leave() string {
+	return "UPDATE " + t.requests + " SET attempt = NULL, in_progress_until = NULL" +
 		byKey + fmt.Sprintf(" AND attempt = ? AND state = %d", stateStarted)
 }
 
@@ -84,3 +120,10 @@ func (t tables) raise() string {
 func (t tables) highest() string {
 	return "SELECT fence FROM " + t.highWater + " WHERE lock_key = ? FOR UPDATE"
 }
+
+// waitBriefly bounds how long the session waits for a locked row, in seconds, and
+// waitAsBefore takes that back. No statement can say it for itself on both engines.
+const (
+	waitBriefly  = "SET @tierlock_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = 1"
+	waitAsBefore = "SET innodb_lock_wait_timeout = @tierlock_wait"
+)

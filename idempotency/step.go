@@ -3,9 +3,7 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -32,12 +30,12 @@ func backOff(repeated int) time.Duration {
 
 // enter makes the request's row, or takes that of an expired one. attemptTime is
 // 0 for one that nobody but its transaction ever sees started.
-func (w *work) enter(ctx context.Context, tx *sql.Tx, attempt []byte, expired bool, attemptTime time.Duration) error {
+func (w *work) enter(ctx context.Context, tx Tx, attempt []byte, expired bool, attemptTime time.Duration) error {
 	var until any
 	if attemptTime > 0 {
 		until = micros(attemptTime)
 	}
-	terms := []any{w.request.Fingerprint, attempt, until, w.request.Codec, micros(w.request.ttl(w.guard))}
+	terms := []any{w.request.Fingerprint, attempt, newAttempt(), until, w.request.Codec, micros(w.request.ttl(w.guard))}
 	if expired {
 		n, err := w.exec(ctx, tx, w.guard.tables.renewExpired(), append(terms, w.key()...)...)
 		if err == nil && n != 1 {
@@ -45,12 +43,33 @@ func (w *work) enter(ctx context.Context, tx *sql.Tx, attempt []byte, expired bo
 		}
 		return err
 	}
-	_, err := tx.ExecContext(ctx, w.guard.tables.insert(), append(w.key(), terms...)...)
-	if isAnswer(err, 1062) || isAnswer(err, 1205) {
-		rollback(ctx, tx)
+	var err error
+	unset := w.briefly(ctx, tx, func() {
+		_, err = tx.ExecContext(ctx, w.guard.tables.insert(), append(w.key(), terms...)...)
+	})
+	switch {
+	case unset != nil:
+		return unset
+	case isAnswer(err, 1062):
 		return errTaken
+	case isAnswer(err, 1205):
+		return errBusy
 	}
 	return w.classified(ctx, err)
+}
+
+// briefly runs statements that may meet a locked row, which they wait for a second
+// at most. The session waits as before afterwards, or is gone.
+func (w *work) briefly(ctx context.Context, tx Tx, statements func()) error {
+	if _, err := w.exec(ctx, tx, waitBriefly); err != nil {
+		return err
+	}
+	statements()
+	// Also when ctx has ended: the connection goes back to its pool.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
+	defer cancel()
+	_, err := w.exec(ctx, tx, waitAsBefore)
+	return err
 }
 
 // exec runs a statement of ours.
@@ -70,8 +89,8 @@ func (w *work) classified(ctx context.Context, err error) error {
 // store keeps the answer. That the attempt is not the row's any more means that
 // another has taken over.
 func (w *work) store(ctx context.Context, tx Tx, as state, answer, attempt []byte) error {
-	if n := len(answer); n > w.guard.options.maxResult {
-		return w.error(fmt.Errorf("%w: %d bytes, the guard stores %d; nothing was written", ErrResultTooLarge, n, w.guard.options.maxResult), 0)
+	if err := w.fits(answer); err != nil {
+		return err
 	}
 	if answer == nil {
 		answer = []byte{} // an answer, if an empty one
@@ -82,6 +101,13 @@ func (w *work) store(ctx context.Context, tx Tx, as state, answer, attempt []byt
 		err = w.error(ErrSuperseded, 0)
 	}
 	return err
+}
+
+func (w *work) fits(answer []byte) error {
+	if n := len(answer); n > w.guard.options.maxResult {
+		return w.error(fmt.Errorf("%w: %d bytes, the guard stores %d; the transaction is rolled back", ErrResultTooLarge, n, w.guard.options.maxResult), 0)
+	}
+	return nil
 }
 
 // claim raises the highest fences, where those are what proves a tenure: before
@@ -98,32 +124,11 @@ func (w *work) claim(ctx context.Context, tx Tx) error {
 	return nil
 }
 
-// confirm proves the tenures and keeps them until unpin.
-func (t *transaction) confirm(ctx context.Context, tx Tx) error {
-	for _, lease := range t.leases {
-		proved, unpin, err := lease.Pin()
-		if err != nil {
-			return t.error(stale(err), 0)
-		}
-		t.unpins = append(t.unpins, unpin)
-		if t.guard.options.highWater {
-			continue // claimed, and locked since
-		}
-		if err := writeRow(ctx, tx, lease, proved, t.op, confirm); err != nil {
-			return t.error(err, 0)
-		}
+// writeError is what a user's function returned, unless it means that the
+// transaction is gone.
+func (w *work) writeError(err error) error {
+	if rolledBackByServer(err) {
+		return w.error(fmt.Errorf("%w: %w", ErrRetryTx, err), 0)
 	}
-	return nil
-}
-
-func (t *transaction) unpin() {
-	for _, unpin := range t.unpins {
-		unpin()
-	}
-	t.unpins = nil
-}
-
-// isOurs reports that the row holds this attempt's answer.
-func (t *transaction) isOurs(r *row) bool {
-	return r.state != stateStarted && bytes.Equal(r.attempt, t.attempt)
+	return err
 }

@@ -58,6 +58,7 @@ type row struct {
 	fingerprint   []byte
 	attempt       []byte
 	attempts      int
+	seed          []byte
 	recoveryPoint string
 	codec         uint16
 	result        []byte
@@ -66,6 +67,12 @@ type row struct {
 	bounded       bool          // an attempt has a time
 	left          time.Duration // of the attempt under way
 }
+
+// ended reports that there is an answer.
+func (r *row) ended() bool { return r.state == stateCompleted || r.state == stateFailed }
+
+// reusable reports that the row is past its retention, and nobody works on it.
+func (r *row) reusable() bool { return r.expired && r.left <= 0 && r.state != stateSpent }
 
 // alone reports that the row was started by a transaction that should have ended
 // with its answer.
@@ -78,6 +85,11 @@ var (
 	errTaken = errors.New("another attempt came first")
 )
 
+// looked is where a row is read.
+type looked interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
 // look reads the row in a transaction of one statement, so that it is locked for
 // no longer. Nil is no row.
 func (w *work) look(ctx context.Context) (*row, error) {
@@ -86,7 +98,7 @@ func (w *work) look(ctx context.Context) (*row, error) {
 		return nil, notBegun(ctx, err)
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
-	r, autocommit, err := w.read(ctx, conn)
+	r, autocommit, err := w.read(ctx, conn, w.guard.tables.look())
 	if r != nil && !autocommit {
 		if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
 			return nil, notBegun(ctx, err)
@@ -95,11 +107,11 @@ func (w *work) look(ctx context.Context) (*row, error) {
 	return r, err
 }
 
-func (w *work) read(ctx context.Context, from Tx) (_ *row, autocommit bool, _ error) {
+func (w *work) read(ctx context.Context, from looked, statement string) (_ *row, autocommit bool, _ error) {
 	var r row
 	var left sql.NullInt64
-	err := from.QueryRowContext(ctx, w.guard.tables.look(), w.key()...).Scan(
-		&r.state, &r.fingerprint, &r.attempt, &r.attempts, &r.recoveryPoint, &r.codec, &r.result, &r.completedAt, &r.expired, &left, &autocommit)
+	err := from.QueryRowContext(ctx, statement, w.key()...).Scan(
+		&r.state, &r.fingerprint, &r.attempt, &r.attempts, &r.seed, &r.recoveryPoint, &r.codec, &r.result, &r.completedAt, &r.expired, &left, &autocommit)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, true, nil
@@ -160,7 +172,7 @@ func (w *work) answer(r *row) (result Result, answered bool, err error) {
 		return Result{}, false, nil
 	case r.state == stateSpent, r.expired && w.guard.options.forbidReuse && r.state != stateStarted:
 		return Result{}, true, w.error(w.matched(r, ErrSpent), 0)
-	case r.expired && r.left <= 0:
+	case r.reusable():
 		return Result{}, false, nil
 	}
 	if err := w.matched(r, nil); err != nil {

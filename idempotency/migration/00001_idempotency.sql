@@ -13,6 +13,8 @@ CREATE TABLE IF NOT EXISTS `idempotency` (
   -- Whose turn it is, or whose answer; NULL is nobody's: the next may go on.
   `attempt` BINARY(16) NULL,
   `attempts` INT UNSIGNED NOT NULL,
+  -- What the keys of its effects outside the database are derived from.
+  `seed` BINARY(16) NOT NULL,
   -- The last step that is done, of a request with effects outside the database.
   `recovery_point` VARBINARY(64) NOT NULL,
   `in_progress_until` DATETIME(6) NULL,
