@@ -5,6 +5,7 @@ package idempotency
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 
@@ -44,7 +45,7 @@ var rollbackState = [5]byte{'4', '0', '0', '0', '1'}
 // rolledBackByServer reports that an error of a write means that the transaction
 // is gone, or that half of a statement is: nothing of it may be committed.
 func rolledBackByServer(err error) bool {
-	if errors.Is(err, ErrRetryTx) || errors.Is(err, mysql.ErrInvalidConn) {
+	if errors.Is(err, ErrRetryTx) || errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, sqldriver.ErrBadConn) {
 		return true
 	}
 	return errors.Is(classify(context.Background(), serverError(err), ErrSchema), ErrRetryTx)

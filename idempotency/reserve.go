@@ -59,7 +59,7 @@ type Call struct {
 func (g *Guard) Reserve(ctx context.Context, lease *tier.Lease, r Request, steps ...Step) (Result, error) {
 	w, err := g.newWork("reserve", lease, r)
 	if err == nil {
-		err = w.error(checkSteps(steps), 0)
+		err = w.error(w.checkSteps(steps), 0)
 	}
 	var result Result
 	if err == nil {
@@ -69,7 +69,10 @@ func (g *Guard) Reserve(ctx context.Context, lease *tier.Lease, r Request, steps
 	return result, err
 }
 
-func checkSteps(steps []Step) error {
+func (w *work) checkSteps(steps []Step) error {
+	if ttl := w.request.ttl(w.guard); ttl < w.guard.options.attemptTime {
+		return fmt.Errorf("%w: %v is under the attempt time, %v: a request would be new again before its attempt has ended", ErrBadTTL, ttl, w.guard.options.attemptTime)
+	}
 	if len(steps) == 0 {
 		return fmt.Errorf("%w: no steps", ErrOption)
 	}
@@ -167,7 +170,7 @@ func (w *work) take(ctx context.Context, seen *row) (*reservation, error) {
 }
 
 func (w *work) takeOver(ctx context.Context, tx Tx, attempt []byte) error {
-	n, err := w.exec(ctx, tx, w.guard.tables.takeOver(), append([]any{attempt, micros(w.guard.options.attemptTime)}, w.key()...)...)
+	n, err := w.exec(ctx, tx, w.guard.tables.takeOver(), append([]any{attempt, micros(w.guard.options.attemptTime), micros(w.request.ttl(w.guard))}, w.key()...)...)
 	if err == nil && n != 1 {
 		err = errTaken
 	}
@@ -226,6 +229,11 @@ func (r *reservation) do(ctx context.Context, step Step, as state) error {
 	c := Call{Key: r.downstream(step.Name), Attempt: r.number, Before: r.before}
 	var out []byte
 	if step.Call != nil {
+		for _, lease := range r.leases { // it will not be kept, so better not done
+			if err := lease.Err(); err != nil {
+				return r.error(stale(err), 0)
+			}
+		}
 		called, cancel := context.WithDeadline(ctx, r.until)
 		defer cancel()
 		var err error
@@ -291,7 +299,7 @@ func (r *reservation) advance(ctx context.Context, tx Tx, point string, out []by
 	if err := r.fits(out); err != nil {
 		return err
 	}
-	args := append([]any{[]byte(point), out, micros(r.guard.options.attemptTime)}, r.key()...)
+	args := append([]any{[]byte(point), out, micros(r.guard.options.attemptTime), micros(r.request.ttl(r.guard))}, r.key()...)
 	n, err := r.exec(ctx, tx, r.guard.tables.advance(), append(args, r.attempt)...)
 	if err == nil && n != 1 {
 		err = r.error(ErrSuperseded, 0)

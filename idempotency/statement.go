@@ -65,7 +65,7 @@ func (t tables) renewExpired() string {
 	return "UPDATE " + t.requests +
 		fmt.Sprintf(" SET state = %d, fingerprint = ?, attempt = ?, attempts = 1, seed = ?, recovery_point = '', in_progress_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,", stateStarted) +
 		" codec = ?, result = NULL, created_at = UTC_TIMESTAMP(6), completed_at = NULL, expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND" +
-		byKey + fmt.Sprintf(" AND expires_at <= UTC_TIMESTAMP(6) AND state <> %d", stateSpent)
+		byKey + fmt.Sprintf(" AND expires_at <= UTC_TIMESTAMP(6) AND state <> %d AND (in_progress_until IS NULL OR in_progress_until <= UTC_TIMESTAMP(6))", stateSpent)
 }
 
 // finish stores the answer of the live attempt, and nobody else's. The answer is
@@ -80,20 +80,20 @@ func (t tables) finish() string {
 
 // takeOver goes on with a request whose attempt has ended or used up its time.
 //
-// Args: attempt, attempt time in microseconds, key.
+// Args: attempt, attempt time and ttl in microseconds, key.
 func (t tables) takeOver() string {
 	return "UPDATE " + t.requests +
-		" SET attempt = ?, attempts = attempts + 1, in_progress_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND" +
+		" SET attempt = ?, attempts = attempts + 1, in_progress_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND" +
 		byKey + fmt.Sprintf(" AND state = %d AND (attempt IS NULL OR in_progress_until <= UTC_TIMESTAMP(6))", stateStarted)
 }
 
 // advance reaches a recovery point, and gives the next step its time.
 //
-// Args: recovery point, what the step returned, attempt time in microseconds,
-// key, attempt.
+// Args: recovery point, what the step returned, attempt time and ttl in
+// microseconds, key, attempt.
 func (t tables) advance() string {
 	return "UPDATE " + t.requests +
-		" SET recovery_point = ?, result = ?, in_progress_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND" +
+		" SET recovery_point = ?, result = ?, in_progress_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND" +
 		byKey + fmt.Sprintf(" AND attempt = ? AND state = %d", stateStarted)
 }
 
