@@ -126,7 +126,7 @@ func TestReserve_resumes(t *testing.T) {
 }
 
 // TestReserve_superseded stops the first attempt for longer than it may take.
-func TestReserve_superseded_M5(t *testing.T) {
+func TestReserve_superseded_M1_M4_M5(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, s *shop) {
 		g := s.guard(t, idempotency.WithAttemptTime(time.Second))
 		p := &provider{}
