@@ -29,5 +29,6 @@
 //
 // [Module] is [Filter], [Authority] and [Locker] together, each of which can be
 // replaced by a provider of the application's own. The constructors are ordinary
-// functions.
+// functions. [Guard] provides the guard of package idempotency on the business's own
+// pool.
 package tierlockfx

@@ -4,12 +4,15 @@ package tierlockfx_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"net/http"
 
 	"go.uber.org/fx"
 
 	"github.com/tierlock/tierlock/config"
 	tierlockfx "github.com/tierlock/tierlock/fx"
+	"github.com/tierlock/tierlock/idempotency"
 	"github.com/tierlock/tierlock/tier"
 	"github.com/tierlock/tierlock/tier/driver"
 	"github.com/tierlock/tierlock/tier/tiertest"
@@ -40,3 +43,24 @@ func Example() {
 	}
 	// Output: charged once
 }
+
+// A service that writes once per request id: the business pool has no name, the
+// lock's has.
+func ExampleGuard() {
+	fx.New(
+		fx.Provide(func() (config.Config, error) { return config.Load("locks.yaml") }),
+		fx.Provide(func() (*sql.DB, error) { return sql.Open("mysql", "shop:secret@tcp(127.0.0.1:3306)/shop") }),
+		tierlockfx.Connect, tierlockfx.Module, tierlockfx.Guard,
+		fx.Invoke(func(mux *http.ServeMux, l *tier.Locker, g *idempotency.Guard) {
+			mux.Handle("POST /payments", payments{l, g})
+		}),
+	)
+}
+
+// payments is a handler of the service.
+type payments struct {
+	locker *tier.Locker
+	guard  *idempotency.Guard
+}
+
+func (payments) ServeHTTP(http.ResponseWriter, *http.Request) {}

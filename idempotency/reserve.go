@@ -126,6 +126,9 @@ func (w *work) reserve(ctx context.Context, steps []Step) (Result, error) {
 		if err == nil {
 			mine, err = w.take(ctx, seen)
 		}
+		if mine != nil && errors.Is(err, ErrInProgress) {
+			mine.leave(ctx) // it may be ours, and nobody goes on with it
+		}
 		switch {
 		case err == nil:
 			return mine.walk(ctx, steps)

@@ -79,18 +79,12 @@ func newShop(t *testing.T, engine stack.Engine, dialect string) *shop {
 // rights that the documentation asks for.
 func (s *shop) guardTables(t *testing.T) {
 	t.Helper()
-	if err := idempotency.EnsureSchema(t.Context(), s.root(t)); err != nil {
+	if err := idempotency.EnsureSchema(t.Context(), s.Admin); err != nil {
 		t.Fatal(err)
 	}
 	for _, table := range []string{"idempotency", "idempotency_fence"} {
 		s.Exec(t, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s.%s TO %sb@'%%'", s.Database.Name, table, s.Database.Name))
 	}
-}
-
-// root is a pool of a user who may do everything.
-func (s *shop) root(t *testing.T) *sql.DB {
-	t.Helper()
-	return s.pool(t, s.Database.AdminDSN())
 }
 
 func open(t *testing.T, n tiers.Node) *tier.Locker {
