@@ -86,6 +86,7 @@ func TestRights_found(t *testing.T) {
 		`config.WithEnviron("TIERLOCK_MYSQL_DSN=" + d.AdminDSN())`: 1,
 		`get := d.AdminDSN`:                                        1,
 		`mysqlauth.New(s.Admin)`:                                   1,
+		`idempotency.New(s.Admin)`:                                 1,
 		`mysqlauth.New(admin, mysqlauth.WithTimeout(x))`:           1,
 	} {
 		set := token.NewFileSet()
@@ -126,7 +127,7 @@ func adminUses(set *token.FileSet, file string, parsed *ast.File) (uses int, pro
 			}
 		case *ast.CallExpr:
 			name := called(n)
-			if name == "mysqlauth.New" || name == "New" && strings.HasPrefix(file, "mysqlauth/") {
+			if name == "mysqlauth.New" || name == "idempotency.New" || name == "New" && strings.HasPrefix(file, "mysqlauth/") {
 				if slices.ContainsFunc(n.Args, isAdminPool) {
 					problem(n, "the library runs on an admin's pool")
 				}
