@@ -98,8 +98,14 @@ func (g *Guard) raise(ctx context.Context, tx Tx, proved driver.Tenure, op strin
 }
 
 // begin begins a transaction that holds no gaps locked: what it locks are rows.
+//
+// ctx bounds the beginning only. Were it the transaction's own, its end would roll
+// back and give the connection away while we still have something to say on it.
 func (g *Guard) begin(ctx context.Context) (*sql.Tx, error) {
-	tx, err := g.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	own, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, end)
+	defer stop()
+	tx, err := g.db.BeginTx(own, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return nil, notBegun(ctx, err)
 	}

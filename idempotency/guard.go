@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tierlock/tierlock/tier"
 )
@@ -19,6 +20,8 @@ type Guard struct {
 	options options
 	tables  tables
 	metrics *metrics
+
+	autocommit atomic.Bool // the pool's sessions were seen to commit by themselves
 
 	life    context.Context
 	end     context.CancelFunc

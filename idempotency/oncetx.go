@@ -95,16 +95,11 @@ func (w *work) onceTx(ctx context.Context, tx Tx, write func(context.Context) ([
 
 // readAgain reads the row that the insert has met.
 func (w *work) readAgain(ctx context.Context, tx Tx) (seen *row, err error) {
-	unset := w.briefly(ctx, tx, func() { seen, _, err = w.read(ctx, tx, w.guard.tables.lookAgain()) })
-	switch {
-	case errors.Is(err, errBusy):
-		return nil, w.inProgress(0)
-	case errors.Is(err, ErrStoreDown): // in a transaction: it is gone
-		return nil, w.error(fmt.Errorf("%w: %w", ErrRetryTx, err), 0)
-	case err != nil:
-		return nil, w.error(err, 0)
-	}
-	return seen, unset
+	err = w.briefly(ctx, func(ctx context.Context) error {
+		seen, err = w.read(ctx, tx, w.guard.tables.lookAgain())
+		return err
+	})
+	return seen, w.comeAgain(err)
 }
 
 // comeAgain is what a caller hears whose transaction is not begun again for him.

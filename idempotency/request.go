@@ -66,7 +66,7 @@ type Result struct {
 	Body []byte
 	// Replayed reports that an earlier call has done the write.
 	Replayed bool
-	// CompletedAt is when the answer was stored, by the server's clock.
+	// CompletedAt is when a replayed answer was stored, by the server's clock.
 	CompletedAt time.Time
 }
 

@@ -161,9 +161,9 @@ func (w *work) take(ctx context.Context, seen *row) (*reservation, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, _, err := w.read(ctx, tx, w.guard.tables.look()) // ours, and locked
+	now, err := w.read(ctx, tx, w.guard.tables.look()) // ours, and locked
 	if err != nil {
-		return nil, w.error(err, 0)
+		return nil, w.classified(ctx, err)
 	}
 	mine.number, mine.seed, mine.point, mine.before = now.attempts, now.seed, now.recoveryPoint, now.result
 	if err := t.confirm(ctx); err != nil {
@@ -320,5 +320,12 @@ func (r *reservation) downstream(step string) string {
 func (r *reservation) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
 	defer cancel()
-	_, _ = r.guard.db.ExecContext(ctx, r.guard.tables.leave(), append(r.key(), r.attempt)...)
+	tx, err := r.guard.begin(ctx) // the pool's sessions may not commit by themselves
+	if err != nil {
+		return
+	}
+	defer rollback(ctx, tx)
+	if _, err := tx.ExecContext(ctx, r.guard.tables.leave(), append(r.key(), r.attempt)...); err == nil {
+		_, _ = tx.ExecContext(ctx, "COMMIT")
+	}
 }

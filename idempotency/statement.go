@@ -44,7 +44,7 @@ func (t tables) lookAgain() string { return t.read() + " LOCK IN SHARE MODE" }
 
 func (t tables) read() string {
 	return "SELECT state, fingerprint, attempt, attempts, seed, recovery_point, codec, result, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', completed_at)," +
-		" expires_at <= UTC_TIMESTAMP(6), TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), in_progress_until), @@autocommit" +
+		" expires_at <= UTC_TIMESTAMP(6), TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), in_progress_until)" +
 		" FROM " + t.requests + byKey
 }
 
@@ -120,10 +120,3 @@ func (t tables) raise() string {
 func (t tables) highest() string {
 	return "SELECT fence FROM " + t.highWater + " WHERE lock_key = ? FOR UPDATE"
 }
-
-// waitBriefly bounds how long the session waits for a locked row, in seconds, and
-// waitAsBefore takes that back. No statement can say it for itself on both engines.
-const (
-	waitBriefly  = "SET @tierlock_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = 1"
-	waitAsBefore = "SET innodb_lock_wait_timeout = @tierlock_wait"
-)

@@ -14,6 +14,8 @@ const (
 	// repeats is how often a transaction that the server rolled back is begun
 	// again.
 	repeats = 3
+	// insertLimit bounds how long the beginning of a request waits for another's.
+	insertLimit = time.Second
 	// commitLimit bounds a COMMIT, whose outcome is unknown after it, and then
 	// the questions what came of it.
 	commitLimit = 5 * time.Second
@@ -43,33 +45,29 @@ func (w *work) enter(ctx context.Context, tx Tx, attempt []byte, expired bool, a
 		}
 		return err
 	}
-	var err error
-	unset := w.briefly(ctx, tx, func() {
-		_, err = tx.ExecContext(ctx, w.guard.tables.insert(), append(w.key(), terms...)...)
+	return w.briefly(ctx, func(ctx context.Context) error {
+		_, err := tx.ExecContext(ctx, w.guard.tables.insert(), append(w.key(), terms...)...)
+		if isAnswer(err, 1062) {
+			return errTaken
+		}
+		return err
 	})
+}
+
+// briefly runs a statement that may meet a locked row, and waits for it a second at
+// most. The connection, and the transaction with it, is gone after that: to set the
+// session's own limit would leave it set where the transaction ends unseen.
+func (w *work) briefly(ctx context.Context, statement func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, insertLimit)
+	defer cancel()
+	err := statement(limited)
 	switch {
-	case unset != nil:
-		return unset
-	case isAnswer(err, 1062):
-		return errTaken
-	case isAnswer(err, 1205):
+	case err == nil, errors.Is(err, errTaken):
+		return err
+	case isAnswer(err, 1205), limited.Err() != nil && ctx.Err() == nil:
 		return errBusy
 	}
 	return w.classified(ctx, err)
-}
-
-// briefly runs statements that may meet a locked row, which they wait for a second
-// at most. The session waits as before afterwards, or is gone.
-func (w *work) briefly(ctx context.Context, tx Tx, statements func()) error {
-	if _, err := w.exec(ctx, tx, waitBriefly); err != nil {
-		return err
-	}
-	statements()
-	// Also when ctx has ended: the connection goes back to its pool.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
-	defer cancel()
-	_, err := w.exec(ctx, tx, waitAsBefore)
-	return err
 }
 
 // exec runs a statement of ours.

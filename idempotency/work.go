@@ -41,6 +41,9 @@ func (w *work) error(err error, retryAfter time.Duration) error {
 	if err == nil {
 		return nil
 	}
+	if _, said := errors.AsType[*Error](err); said {
+		return err
+	}
 	key := w.request.Key
 	if len(key) > maxKey {
 		key = key[:64] + "..." // refused for it: it may be of any size
@@ -98,31 +101,62 @@ func (w *work) look(ctx context.Context) (*row, error) {
 		return nil, notBegun(ctx, err)
 	}
 	defer func() { _ = conn.Close() }() // back to the pool
-	r, autocommit, err := w.read(ctx, conn, w.guard.tables.look())
-	if r != nil && !autocommit {
-		if _, err := conn.ExecContext(ctx, "ROLLBACK"); err != nil {
+	alone, err := w.guard.autocommits(ctx, conn)
+	if err != nil {
+		return nil, notBegun(ctx, err)
+	}
+	r, err := w.read(ctx, conn, w.guard.tables.look())
+	if !alone {
+		if err := endTransaction(ctx, conn); err != nil {
 			return nil, notBegun(ctx, err)
 		}
+	}
+	if err != nil && !errors.Is(err, errBusy) {
+		err = notBegun(ctx, err)
 	}
 	return r, err
 }
 
-func (w *work) read(ctx context.Context, from looked, statement string) (_ *row, autocommit bool, _ error) {
+// autocommits reports whether a statement on a connection of the pool is a
+// transaction of its own. All of a pool are made alike, so one is asked.
+func (g *Guard) autocommits(ctx context.Context, conn *sql.Conn) (bool, error) {
+	if g.autocommit.Load() {
+		return true, nil
+	}
+	var on bool
+	if err := conn.QueryRowContext(ctx, "SELECT @@autocommit").Scan(&on); err != nil {
+		return false, err
+	}
+	g.autocommit.Store(on)
+	return on, nil
+}
+
+// endTransaction ends what a look has begun on a connection that does not commit by
+// itself, also when ctx has ended: the connection goes back to its pool.
+func endTransaction(ctx context.Context, conn *sql.Conn) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
+	defer cancel()
+	_, err := conn.ExecContext(ctx, "ROLLBACK")
+	return err
+}
+
+// read returns errBusy, or what the server answered.
+func (w *work) read(ctx context.Context, from looked, statement string) (*row, error) {
 	var r row
 	var left sql.NullInt64
 	err := from.QueryRowContext(ctx, statement, w.key()...).Scan(
-		&r.state, &r.fingerprint, &r.attempt, &r.attempts, &r.seed, &r.recoveryPoint, &r.codec, &r.result, &r.completedAt, &r.expired, &left, &autocommit)
+		&r.state, &r.fingerprint, &r.attempt, &r.attempts, &r.seed, &r.recoveryPoint, &r.codec, &r.result, &r.completedAt, &r.expired, &left)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return nil, true, nil
+		return nil, nil
 	case isAnswer(err, 1205), isAnswer(err, 3572):
-		return nil, true, errBusy
+		return nil, errBusy
 	case err != nil:
-		return nil, true, notBegun(ctx, err)
+		return nil, err
 	}
 	r.bounded = left.Valid
 	r.left = time.Duration(left.Int64) * time.Microsecond
-	return &r, autocommit, nil
+	return &r, nil
 }
 
 // lookWaiting looks again while a transaction has the row, for as long as the
@@ -170,7 +204,7 @@ func (w *work) answer(r *row) (result Result, answered bool, err error) {
 	switch {
 	case r == nil:
 		return Result{}, false, nil
-	case r.state == stateSpent, r.expired && w.guard.options.forbidReuse && r.state != stateStarted:
+	case r.state == stateSpent, w.guard.options.forbidReuse && r.reusable():
 		return Result{}, true, w.error(w.matched(r, ErrSpent), 0)
 	case r.reusable():
 		return Result{}, false, nil
