@@ -40,13 +40,14 @@ func (g *Guard) Check(ctx context.Context) error {
 	return nil
 }
 
-// rights are statements that need every right and touch no row.
+// rights are statements that need every right and touch no row. They name a key for
+// sessions with sql_safe_updates.
 func (t tables) rights() []string {
 	return []string{
 		"INSERT INTO " + t.requests + " SELECT * FROM " + t.requests + " WHERE FALSE",
-		"UPDATE " + t.requests + " SET attempt = NULL, seed = seed, result = NULL WHERE FALSE",
-		"DELETE FROM " + t.requests + " WHERE FALSE",
+		"UPDATE " + t.requests + " SET attempt = NULL, seed = seed, result = NULL WHERE namespace = '' AND FALSE",
+		"DELETE FROM " + t.requests + " WHERE namespace = '' AND FALSE",
 		"INSERT INTO " + t.highWater + " SELECT * FROM " + t.highWater + " WHERE FALSE",
-		"UPDATE " + t.highWater + " SET fence = fence WHERE FALSE",
+		"UPDATE " + t.highWater + " SET fence = fence WHERE lock_key = '' AND FALSE",
 	}
 }

@@ -95,7 +95,7 @@ func (w *work) onceTx(ctx context.Context, tx Tx, write func(context.Context) ([
 
 // readAgain reads the row that the insert has met.
 func (w *work) readAgain(ctx context.Context, tx Tx) (seen *row, err error) {
-	err = w.briefly(ctx, func(ctx context.Context) error {
+	err = w.briefly(ctx, tx, func() error {
 		seen, err = w.read(ctx, tx, w.guard.tables.lookAgain())
 		return err
 	})

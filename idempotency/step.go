@@ -14,8 +14,6 @@ const (
 	// repeats is how often a transaction that the server rolled back is begun
 	// again.
 	repeats = 3
-	// insertLimit bounds how long the beginning of a request waits for another's.
-	insertLimit = time.Second
 	// commitLimit bounds a COMMIT, whose outcome is unknown after it, and then
 	// the questions what came of it.
 	commitLimit = 5 * time.Second
@@ -45,7 +43,7 @@ func (w *work) enter(ctx context.Context, tx Tx, attempt []byte, expired bool, a
 		}
 		return err
 	}
-	return w.briefly(ctx, func(ctx context.Context) error {
+	return w.briefly(ctx, tx, func() error {
 		_, err := tx.ExecContext(ctx, w.guard.tables.insert(), append(w.key(), terms...)...)
 		if isAnswer(err, 1062) {
 			return errTaken
@@ -54,18 +52,28 @@ func (w *work) enter(ctx context.Context, tx Tx, attempt []byte, expired bool, a
 	})
 }
 
-// briefly runs a statement that may meet a locked row, and waits for it a second at
-// most. The connection, and the transaction with it, is gone after that: to set the
-// session's own limit would leave it set where the transaction ends unseen.
-func (w *work) briefly(ctx context.Context, statement func(context.Context) error) error {
-	limited, cancel := context.WithTimeout(ctx, insertLimit)
-	defer cancel()
-	err := statement(limited)
-	switch {
-	case err == nil, errors.Is(err, errTaken):
+// briefly runs a statement that may meet a locked row, for which the session waits
+// a second at most. A limit of the client's would leave the statement waiting on the
+// server, with all that its transaction has locked.
+//
+// The session waits as before afterwards, or is gone; only a caller's transaction
+// that its own context ends between two of these statements keeps the limit.
+func (w *work) briefly(ctx context.Context, tx Tx, statement func() error) error {
+	if _, err := w.exec(ctx, tx, waitBriefly); err != nil {
 		return err
-	case isAnswer(err, 1205), limited.Err() != nil && ctx.Err() == nil:
+	}
+	err := statement()
+	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
+	defer cancel()
+	_, unset := tx.ExecContext(restoring, waitAsBefore)
+	switch {
+	case isAnswer(err, 1205):
 		return errBusy
+	case err == nil, errors.Is(err, errTaken):
+		if unset != nil {
+			return w.classified(ctx, unset)
+		}
+		return err
 	}
 	return w.classified(ctx, err)
 }
