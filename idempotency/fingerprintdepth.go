@@ -32,10 +32,10 @@ func depth(v reflect.Value, level int) error {
 	if !v.IsValid() || shallow(v.Type()) {
 		return nil
 	}
-	switch kind := v.Kind(); {
-	case kind == reflect.Pointer, kind == reflect.Interface:
+	switch v.Kind() { //nolint:exhaustive // the others are shallow
+	case reflect.Pointer, reflect.Interface:
 		return depth(v.Elem(), level+1)
-	case kind == reflect.Struct:
+	case reflect.Struct:
 		for i := range v.NumField() {
 			f := v.Type().Field(i)
 			if !f.IsExported() && !f.Anonymous || f.Tag.Get("json") == "-" {
@@ -45,7 +45,7 @@ func depth(v reflect.Value, level int) error {
 				return err
 			}
 		}
-	case kind == reflect.Map:
+	case reflect.Map:
 		if shallow(v.Type().Elem()) {
 			return nil
 		}
@@ -54,7 +54,7 @@ func depth(v reflect.Value, level int) error {
 				return err
 			}
 		}
-	case kind == reflect.Slice, kind == reflect.Array:
+	case reflect.Slice, reflect.Array:
 		if shallow(v.Type().Elem()) {
 			return nil
 		}
