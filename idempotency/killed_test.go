@@ -39,6 +39,14 @@ func (k *killing) strike() stack.Action {
 // boundaries are where a server may die, as what a request holds.
 var boundaries = []string{"INSERT INTO `idempotency`", "UPDATE stock", "SELECT n FROM stock", "SET state = ?, result", "COMMIT", "FOR UPDATE NOWAIT"}
 
+// at tells a statement by what it holds.
+func at(r stack.Request, boundary string) bool {
+	if boundary == "COMMIT" { // which is in READ COMMITTED, too
+		return isCommit(r)
+	}
+	return executes(r) && r.Has(boundary)
+}
+
 // TestOnce_serverKilled_P11 has 200 callers ask for the same thing, whose server is
 // killed before or after a statement of the transaction, or anywhere, and comes back.
 // Callers ask until they are answered.
@@ -74,7 +82,7 @@ func (s *shop) killedRound(t *testing.T, g *idempotency.Guard, round int) {
 	case 0:
 		where = "before " + boundary
 		s.proxy.OnRequest(func(r stack.Request) stack.Action {
-			if r.Verb != "COM_STMT_PREPARE" && r.Has(boundary) {
+			if at(r, boundary) {
 				return k.strike()
 			}
 			return stack.Pass
@@ -82,7 +90,7 @@ func (s *shop) killedRound(t *testing.T, g *idempotency.Guard, round int) {
 	case 1:
 		where = "after " + boundary
 		s.proxy.OnReply(func(r stack.Request, _ stack.Reply) stack.Action {
-			if r.Verb != "COM_STMT_PREPARE" && r.Has(boundary) {
+			if at(r, boundary) {
 				return k.strike()
 			}
 			return stack.Pass
