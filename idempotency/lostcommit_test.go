@@ -81,6 +81,9 @@ func TestOnce_commitReplyLost_J7(t *testing.T) {
 							return sale(ctx, tx)
 						})
 					})
+					if first.Replayed {
+						t.Errorf("order %d: replayed to who did it", i)
+					}
 					bodies[i] = string(first.Body)
 				}
 			})
