@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package idemhttp_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/tierlock/tierlock/internal/stack"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(stack.Main(m)) }
