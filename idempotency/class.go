@@ -21,6 +21,8 @@ func classify(ctx context.Context, err, table error) error {
 		return nil
 	case ctx.Err() != nil:
 		return errors.Join(context.Cause(ctx), err)
+	case errors.Is(err, mysql.ErrPktTooLarge), isAnswer(err, 1153):
+		return fmt.Errorf("%w: it is more than the server's or the driver's max_allowed_packet; raise that, or see WithMaxResult: %w", ErrResultTooLarge, err)
 	case errors.Is(err, sql.ErrTxDone):
 		return fmt.Errorf("%w: %w", ErrTxDone, err)
 	case !answered: // the connection is gone, and the transaction with it

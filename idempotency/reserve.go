@@ -152,6 +152,9 @@ func (w *work) take(ctx context.Context, seen *row) (*reservation, error) {
 		return nil, err
 	}
 	defer t.end(ctx)
+	if err := t.claim(ctx, tx); err != nil {
+		return nil, err
+	}
 	mine := &reservation{work: w, attempt: t.attempt, until: time.Now().Add(w.guard.options.attemptTime)}
 	if seen == nil || seen.reusable() {
 		err = w.enter(ctx, tx, t.attempt, seen != nil, w.guard.options.attemptTime)
@@ -303,7 +306,7 @@ func (r *reservation) advance(ctx context.Context, tx Tx, point string, out []by
 		return err
 	}
 	args := append([]any{[]byte(point), out, micros(r.guard.options.attemptTime), micros(r.request.ttl(r.guard))}, r.key()...)
-	n, err := r.exec(ctx, tx, r.guard.tables.advance(), append(args, r.attempt)...)
+	n, err := r.execPrepared(ctx, tx, r.guard.tables.advance(), append(args, r.attempt)...)
 	if err == nil && n != 1 {
 		err = r.error(ErrSuperseded, 0)
 	}

@@ -38,9 +38,7 @@ func TestOnce_autocommitOff(t *testing.T) {
 			if _, err := g.Reserve(t.Context(), nil, buy("two"), ended, last); err != nil {
 				t.Fatalf("reserve again: %v", err)
 			}
-			if n := s.Count(t, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id IN (SELECT id FROM information_schema.processlist WHERE user = ?)", s.Database.Name+"b"); n != 0 {
-				t.Errorf("%d transactions are open", n)
-			}
+			s.noneOpen(t)
 		})
 	}
 }

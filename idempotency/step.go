@@ -4,9 +4,11 @@ package idempotency
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -88,6 +90,35 @@ func (w *work) exec(ctx context.Context, tx Tx, statement string, args ...any) (
 	return n, w.classified(ctx, err)
 }
 
+// execPrepared is exec for a statement that carries an answer. With a long one it is
+// prepared, where tx can do that: a driver that puts arguments into the text of a
+// statement doubles every byte that has to be escaped, and an answer that fits would
+// not.
+func (w *work) execPrepared(ctx context.Context, tx Tx, statement string, args ...any) (int64, error) {
+	preparer, ok := tx.(interface {
+		PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+	})
+	if !ok || !slices.ContainsFunc(args, isLong) {
+		return w.exec(ctx, tx, statement, args...)
+	}
+	prepared, err := preparer.PrepareContext(ctx, statement)
+	if err != nil {
+		return 0, w.classified(ctx, err)
+	}
+	defer func() { _ = prepared.Close() }()
+	result, err := prepared.ExecContext(ctx, args...)
+	if err != nil {
+		return 0, w.classified(ctx, err)
+	}
+	n, err := result.RowsAffected()
+	return n, w.classified(ctx, err)
+}
+
+func isLong(arg any) bool {
+	b, ok := arg.([]byte)
+	return ok && len(b) > packetMargin/4
+}
+
 func (w *work) classified(ctx context.Context, err error) error {
 	return w.error(classify(ctx, err, ErrSchema), 0)
 }
@@ -102,7 +133,7 @@ func (w *work) store(ctx context.Context, tx Tx, as state, answer, attempt []byt
 		answer = []byte{} // an answer, if an empty one
 	}
 	args := append([]any{as, answer, micros(w.request.ttl(w.guard))}, w.key()...)
-	n, err := w.exec(ctx, tx, w.guard.tables.finish(), append(args, attempt)...)
+	n, err := w.execPrepared(ctx, tx, w.guard.tables.finish(), append(args, attempt)...)
 	if err == nil && n != 1 {
 		err = w.error(ErrSuperseded, 0)
 	}

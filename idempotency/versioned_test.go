@@ -124,9 +124,7 @@ func TestVersioned_conflict(t *testing.T) {
 			t.Errorf("no row: %v", err)
 		}
 		s.stock(t, 19)
-		if n := s.Count(t, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id IN (SELECT id FROM information_schema.processlist WHERE user = ?)", s.Database.Name+"b"); n != 0 {
-			t.Errorf("%d transactions are open", n)
-		}
+		s.noneOpen(t)
 	})
 }
 
