@@ -185,9 +185,11 @@ func TestPins_releaseAtItsBound(t *testing.T) {
 						t.Errorf("the successor: %v", err)
 					}
 					granted <- next
+					close(granted)
 				}()
+				var next *tier.Lease
 				select {
-				case <-granted:
+				case next = <-granted:
 					t.Error("granted while a guarded write was under way")
 				case <-time.After(300 * time.Millisecond):
 				}
@@ -196,7 +198,9 @@ func TestPins_releaseAtItsBound(t *testing.T) {
 					t.Errorf("once: %v", err)
 				}
 				start = time.Now()
-				next := <-granted
+				if next == nil {
+					next = <-granted
+				}
 				if took := time.Since(start); took > 5*time.Second {
 					t.Errorf("the successor waited %v", took)
 				}
@@ -241,9 +245,11 @@ func TestReleaseTx_committed(t *testing.T) {
 				t.Errorf("the waiter: %v", err)
 			}
 			granted <- next
+			close(granted)
 		}()
+		var next *tier.Lease
 		select {
-		case <-granted:
+		case next = <-granted:
 			t.Error("granted before COMMIT")
 		case <-time.After(200 * time.Millisecond):
 		}
@@ -254,14 +260,20 @@ func TestReleaseTx_committed(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A renewal finds it gone, for Release has not been called.
-		<-lease.Context().Done()
+		select {
+		case <-lease.Context().Done():
+		case <-time.After(10 * time.Second):
+			t.Error("the lease goes on though its row was freed")
+		}
 		if cause := context.Cause(lease.Context()); !errors.Is(cause, context.Canceled) || errors.Is(cause, tier.ErrLost) {
 			t.Errorf("the lease's context ended with %v, want context.Canceled", cause)
 		}
-		next := <-granted
 		s.stock(t, 9)
 		if err := lease.Release(t.Context()); err != nil {
 			t.Errorf("release: %v", err)
+		}
+		if next == nil {
+			next = <-granted
 		}
 		if next != nil {
 			if err := next.Verify(t.Context()); err != nil {
