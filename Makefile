@@ -9,6 +9,7 @@ DEMO ?= -story # flags of the demo, as in: make demo DEMO='-fault redis-kill'
 PKG  ?= ./...
 RACE := go test -race -count=1 -parallel 8 # tests wait for servers more than they compute
 GOLANGCI := bin/golangci-lint
+MODULES := deploy/compose examples idempotency/idemgrpc # their dependencies are not the library's
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{ printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +20,7 @@ demo: services build ## the shop under a lock, with its verdict, on private serv
 test: services mysql ## everything, on both engines, with the race detector
 	@deploy/services.sh cc
 	$(RACE) -timeout 8m $(PKG)
-	$(if $(filter ./...,$(PKG)),cd deploy/compose && $(RACE) ./...)
+	$(if $(filter ./...,$(PKG)),for m in $(MODULES); do (cd $$m && $(RACE) -timeout 5m ./...); done)
 
 soak: services mysql ## the same tests with full counts, up to an hour
 	@deploy/services.sh cc
@@ -28,7 +29,7 @@ soak: services mysql ## the same tests with full counts, up to an hour
 lint: $(GOLANGCI) ## the linter, a tidy go.mod, and what may import what
 	$(GOLANGCI) run
 	go mod tidy -diff
-	cd deploy/compose && ../../$(GOLANGCI) run && go mod tidy -diff
+	for m in $(MODULES); do (cd $$m && $(CURDIR)/$(GOLANGCI) run && go mod tidy -diff); done
 	@! git ls-files --cached --others --exclude-standard '*.go' | xargs grep -L '^// SPDX-License-Identifier: Apache-2.0' | grep . || \
 		{ echo 'lint: the files above lack the SPDX line' >&2; exit 1; }
 	@if [ -d tier ]; then \
