@@ -58,7 +58,7 @@ func untilAnswered(t *testing.T, ask func() (idempotency.Result, error)) idempot
 func TestOnce_commitReplyLost_J7(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, s *shop) {
 		g := s.guard(t)
-		n := scaled(40, 1000)
+		n := scaled(20, 1000)
 		s.restock(t, n)
 		lease := s.acquire(t, s.locker)
 		var lost, runs atomic.Int64
@@ -147,15 +147,14 @@ func TestCommit_replyLost_unguarded(t *testing.T) {
 func TestOnce_commitLost_J7(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, s *shop) {
 		g := s.guard(t)
-		n := scaled(20, 500)
+		n := scaled(8, 500)
 		s.restock(t, n)
 		lease := s.acquire(t, s.locker)
-		var commits, runs int
+		var commits atomic.Int64
+		runs := 0
 		s.proxy.OnRequest(func(r stack.Request) stack.Action {
-			if isCommit(r) {
-				if commits++; commits%2 == 1 {
-					return stack.HangUp
-				}
+			if isCommit(r) && commits.Add(1)%2 == 1 {
+				return stack.HangUp
 			}
 			return stack.Pass
 		})
@@ -169,8 +168,8 @@ func TestOnce_commitLost_J7(t *testing.T) {
 			}
 		}
 		s.proxy.OnRequest(nil)
-		if commits != 2*n || runs != 2*n {
-			t.Errorf("%d COMMITs and %d runs for %d requests", commits, runs, n)
+		if commits.Load() != int64(2*n) || runs != 2*n {
+			t.Errorf("%d COMMITs and %d runs for %d requests", commits.Load(), runs, n)
 		}
 		s.stock(t, 0)
 		s.completed(t, n)
@@ -189,7 +188,7 @@ func TestOnce_commitDelayed_J7(t *testing.T) {
 			onBothEngines(t, func(t *testing.T, s *shop) {
 				g := s.guard(t)
 				peer := s.newGuard(t, s.Admin) // not through the proxy
-				n := scaled(3, 50)
+				n := scaled(2, 50)
 				s.restock(t, n)
 				for i := range n {
 					request := buy(fmt.Sprint("order-", i))
@@ -246,7 +245,7 @@ func TestOnce_commitDelayed_J7(t *testing.T) {
 func TestReserve_commitLost_J7(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, s *shop) {
 		g := s.guard(t)
-		n := scaled(6, 100)
+		n := scaled(3, 100)
 		s.restock(t, 2*n)
 		p := &provider{}
 		buyAll := func(what string) {
@@ -257,32 +256,29 @@ func TestReserve_commitLost_J7(t *testing.T) {
 				}
 			}
 		}
-		var lost int
+		var lost, commits atomic.Int64
 		s.proxy.OnReply(func(r stack.Request, _ stack.Reply) stack.Action {
 			if isCommit(r) {
-				lost++
+				lost.Add(1)
 				return stack.HangUp
 			}
 			return stack.Pass
 		})
 		buyAll("reply")
 		s.proxy.OnReply(nil)
-		if lost != 3*n { // the reservation and two steps
-			t.Errorf("%d replies to COMMIT were lost, want %d", lost, 3*n)
+		if lost.Load() != int64(3*n) { // the reservation and two steps
+			t.Errorf("%d replies to COMMIT were lost, want %d", lost.Load(), 3*n)
 		}
-		var commits int
 		s.proxy.OnRequest(func(r stack.Request) stack.Action {
-			if isCommit(r) {
-				if commits++; commits%2 == 1 {
-					return stack.HangUp
-				}
+			if isCommit(r) && commits.Add(1)%2 == 1 {
+				return stack.HangUp
 			}
 			return stack.Pass
 		})
 		buyAll("request")
 		s.proxy.OnRequest(nil)
-		if commits != 6*n {
-			t.Errorf("%d COMMITs, want %d", commits, 6*n)
+		if commits.Load() != int64(6*n) {
+			t.Errorf("%d COMMITs, want %d", commits.Load(), 6*n)
 		}
 		s.stock(t, 0)
 		s.completed(t, 2*n)

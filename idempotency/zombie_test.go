@@ -157,7 +157,7 @@ func TestZombie_anotherDatabase_P3(t *testing.T) {
 // TestReserve_zombie_P3 has a holder that does not know yet that its key was freed by
 // an operator, and granted to another: nothing is called for it.
 func TestReserve_zombie_P3(t *testing.T) {
-	for name, opts := range map[string][]idempotency.Option{"lease row": nil} {
+	for name, opts := range provers {
 		t.Run(name, func(t *testing.T) {
 			onBothEngines(t, func(t *testing.T, s *shop) {
 				g := s.guard(t, opts...)
