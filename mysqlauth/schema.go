@@ -51,7 +51,7 @@ var Schema string
 var Migrations embed.FS
 
 // schemaVersion is the release's number: its last migration's.
-const schemaVersion = 1
+const schemaVersion = 2
 
 // EnsureSchema applies the migrations that the database of db does not list
 // yet, with the table prefix of opts. On the schema of a later release it does
@@ -147,7 +147,7 @@ func unlisted(ctx context.Context, conn *sql.Conn, prefix string, all []migratio
 			return nil, nil
 		}
 	}
-	whole, err := versions(ctx, conn, "SELECT f.id FROM "+t.floor+" f LEFT JOIN "+t.lease+" l ON FALSE LEFT JOIN "+t.canary+" c ON FALSE WHERE f.id = 1")
+	whole, err := versions(ctx, conn, "SELECT f.id FROM "+t.floor+" f LEFT JOIN "+t.lease+" l ON FALSE LEFT JOIN "+t.canary+" c ON FALSE LEFT JOIN "+t.rowlock+" r ON FALSE LEFT JOIN "+t.shard+" s ON FALSE WHERE f.id = 1")
 	if noTable(err) || err == nil && len(whole) == 0 {
 		return all, nil
 	}
@@ -235,7 +235,7 @@ type migration struct {
 
 var (
 	migrationFile = regexp.MustCompile(`^migration/(\d{5})_[a-z_]+\.sql$`)
-	tableName     = regexp.MustCompile("`(lease|floor|canary|schema_version)`")
+	tableName     = regexp.MustCompile("`(lease|floor|canary|rowlock|shard|schema_version)`")
 )
 
 // readMigrations returns them in order.

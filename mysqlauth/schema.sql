@@ -34,12 +34,31 @@ CREATE TABLE IF NOT EXISTS `canary` (
   PRIMARY KEY (`id`)
 ) ENGINE = InnoDB;
 
+-- One row per key of a RowLock, made ahead of its first use. No sweeper touches it.
+CREATE TABLE IF NOT EXISTS `rowlock` (
+  `lock_key` VARBINARY(320) NOT NULL,
+  PRIMARY KEY (`lock_key`)
+) ENGINE = InnoDB;
+
+-- One row, where the keys are spread over several databases: which of them this
+-- one is, and which others there are.
+CREATE TABLE IF NOT EXISTS `shard` (
+  `id` TINYINT NOT NULL,
+  `name` VARBINARY(64) NOT NULL,
+  `list` VARBINARY(8192) NOT NULL,
+  `recorded_at` DATETIME(6) NOT NULL,
+  PRIMARY KEY (`id`)
+) ENGINE = InnoDB;
+
 CREATE TABLE IF NOT EXISTS `schema_version` (
   `version` INT NOT NULL,
   `applied_at` DATETIME(6) NOT NULL,
+  `readable_by` INT NULL,
   PRIMARY KEY (`version`)
 ) ENGINE = InnoDB;
 
 INSERT INTO `floor` (`id`, `fence`) VALUES (1, 0) ON DUPLICATE KEY UPDATE `fence` = `fence`;
 
 INSERT INTO `schema_version` (`version`, `applied_at`) VALUES (1, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE `version` = `version`;
+
+INSERT INTO `schema_version` (`version`, `applied_at`, `readable_by`) VALUES (2, UTC_TIMESTAMP(6), 1) ON DUPLICATE KEY UPDATE `version` = `version`;

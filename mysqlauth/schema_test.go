@@ -16,23 +16,22 @@ import (
 	"github.com/tierlock/tierlock/internal/stack"
 )
 
-// later are migrations of releases to come: 2 is readable by this release, 3
-// by 2, and 4 forgets to say so.
+// later are migrations of releases to come: 3 is readable by this release, 4
+// by 3, and 5 forgets to say so.
 var later = fstest.MapFS{
-	"migration/00002_note.sql": {Data: []byte("-- +goose Up\n" +
-		"ALTER TABLE `schema_version` ADD COLUMN `readable_by` INT NULL;\n" +
+	"migration/00003_note.sql": {Data: []byte("-- +goose Up\n" +
 		"ALTER TABLE `lease` ADD COLUMN `note` VARBINARY(64) NULL, ALGORITHM = INSTANT;\n" +
 		"ALTER TABLE `floor` ADD COLUMN `spare` INT NULL;\n" +
 		"ALTER TABLE `floor` ADD KEY `by_spare` (`spare`);\n" +
 		"CREATE TABLE IF NOT EXISTS `lease_note` (`id` INT NOT NULL PRIMARY KEY) ENGINE = InnoDB;\n" +
-		"INSERT INTO `schema_version` (`version`, `applied_at`, `readable_by`) VALUES (2, UTC_TIMESTAMP(6), 1) ON DUPLICATE KEY UPDATE `version` = `version`;\n" +
-		"-- +goose Down\n")},
-	"migration/00003_no_spare.sql": {Data: []byte("-- +goose Up\n" +
-		"ALTER TABLE `floor` DROP COLUMN `spare`;\n" +
 		"INSERT INTO `schema_version` (`version`, `applied_at`, `readable_by`) VALUES (3, UTC_TIMESTAMP(6), 2) ON DUPLICATE KEY UPDATE `version` = `version`;\n" +
 		"-- +goose Down\n")},
-	"migration/00004_forgets.sql": {Data: []byte("-- +goose Up\n" +
-		"INSERT INTO `schema_version` (`version`, `applied_at`) VALUES (4, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE `version` = `version`;\n" +
+	"migration/00004_no_spare.sql": {Data: []byte("-- +goose Up\n" +
+		"ALTER TABLE `floor` DROP COLUMN `spare`;\n" +
+		"INSERT INTO `schema_version` (`version`, `applied_at`, `readable_by`) VALUES (4, UTC_TIMESTAMP(6), 3) ON DUPLICATE KEY UPDATE `version` = `version`;\n" +
+		"-- +goose Down\n")},
+	"migration/00005_forgets.sql": {Data: []byte("-- +goose Up\n" +
+		"INSERT INTO `schema_version` (`version`, `applied_at`) VALUES (5, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE `version` = `version`;\n" +
 		"-- +goose Down\n")},
 }
 
@@ -243,12 +242,12 @@ func TestEnsureSchema_fromVersion1(t *testing.T) {
 		if got := effect(t, admin); got != kept {
 			t.Errorf("version 1 became\n%s\nwant\n%s", got, kept)
 		}
-		mustEnsure(t, admin, upTo(t, 2, ""))
+		mustEnsure(t, admin, upTo(t, 3, ""))
 		var year int
 		if err := admin.QueryRowContext(t.Context(), "SELECT YEAR(applied_at) FROM schema_version WHERE version = 1").Scan(&year); err != nil || year != 2001 {
 			t.Errorf("version 1 was applied in %d, %v", year, err)
 		}
-		if got := versionsOf(t, admin, ""); got != "1,2" {
+		if got := versionsOf(t, admin, ""); got != "1,2,3" {
 			t.Errorf("versions %s", got)
 		}
 		if err := a.Check(t.Context()); err != nil {

@@ -22,16 +22,16 @@ import (
 // shows that one after another was let in, and asked again what was left.
 func TestEnsureSchema_twentyAtOnce(t *testing.T) {
 	inEmpty(t, func(t *testing.T, d *stack.Database) {
-		all := upTo(t, 3, "")
+		all := upTo(t, 4, "")
 		two := &all[len(all)-2]
 		two.statements = slices.Insert(slices.Clone(two.statements), 0, "UPDATE floor SET fence = fence + 1")
 		fromMany(t, d, func(db *sql.DB) error { return ensureSchema(t.Context(), db, "", all) })
 		admin := openAdmin(t, d)
 		var fence int
 		if err := admin.QueryRowContext(t.Context(), "SELECT fence FROM floor").Scan(&fence); err != nil || fence != 1 {
-			t.Errorf("migration 2 ran %d times, %v", fence, err)
+			t.Errorf("migration 3 ran %d times, %v", fence, err)
 		}
-		if got := versionsOf(t, admin, ""); got != "1,2,3" {
+		if got := versionsOf(t, admin, ""); got != "1,2,3,4" {
 			t.Errorf("versions %s", got)
 		}
 	})
@@ -41,7 +41,7 @@ func TestEnsureSchema_twentyAtOnce(t *testing.T) {
 // every statement.
 func TestEnsureSchema_twentyAtOnce_withoutTheNamedLock(t *testing.T) {
 	inEmpty(t, func(t *testing.T, d *stack.Database) {
-		all := upTo(t, 2, "")
+		all := upTo(t, 3, "")
 		fromMany(t, d, func(db *sql.DB) error {
 			conn, err := db.Conn(t.Context())
 			if err != nil {
@@ -86,7 +86,7 @@ func fromMany(t *testing.T, d *stack.Database, call func(*sql.DB) error) {
 // A process that died left any number of statements behind.
 func TestEnsureSchema_afterADeathAtEachStatement(t *testing.T) {
 	inEmpty(t, func(t *testing.T, d *stack.Database) {
-		all := upTo(t, 3, "")
+		all := upTo(t, 4, "")
 		admin := openAdmin(t, d)
 		mustEnsure(t, admin, all)
 		want := effect(t, admin)
@@ -95,7 +95,7 @@ func TestEnsureSchema_afterADeathAtEachStatement(t *testing.T) {
 			statements = append(statements, m.statements...)
 		}
 		for died := range len(statements) + 1 {
-			mustExec(t, admin, "DROP TABLE lease, floor, canary, schema_version, lease_note")
+			mustExec(t, admin, "DROP TABLE lease, floor, canary, rowlock, shard, schema_version, lease_note")
 			for _, statement := range statements[:died] {
 				mustExec(t, admin, statement)
 			}
@@ -152,11 +152,11 @@ func TestCheck_schemasOfOtherReleases(t *testing.T) {
 				t.Errorf("%s: %v; want %q, advice %q", when, err, want, advice)
 			}
 		}
-		mustExec(t, admin, "INSERT INTO schema_version (version, applied_at) VALUES (2, UTC_TIMESTAMP(6))")
-		check("no version says who reads it", "only those from 2 on", "deploy")
-		mustExec(t, admin, "DELETE FROM schema_version WHERE version = 2")
+		mustExec(t, admin, "INSERT INTO schema_version (version, applied_at) VALUES (3, UTC_TIMESTAMP(6))")
+		check("no version says who reads it", "only those from 3 on", "deploy")
+		mustExec(t, admin, "DELETE FROM schema_version WHERE version = 3")
 
-		mustEnsure(t, admin, upTo(t, 2, ""))
+		mustEnsure(t, admin, upTo(t, 3, ""))
 		check("a schema this release can read", "", "")
 		if g := renewOne(t, a, "ns/held", g, 10*time.Second); g.Err != nil {
 			t.Errorf("renewal: %v", g.Err)
@@ -172,15 +172,15 @@ func TestCheck_schemasOfOtherReleases(t *testing.T) {
 			"beat INT NOT NULL, written_at DATETIME(6) NOT NULL) ENGINE = InnoDB")
 		check("the schema mended", "", "")
 
-		mustEnsure(t, admin, upTo(t, 3, ""))
-		check("a schema only the release before can read", "only those from 2 on", "deploy")
 		mustEnsure(t, admin, upTo(t, 4, ""))
-		check("a version that does not say", "only those from 4 on", "deploy")
-		mustExec(t, admin, "UPDATE schema_version SET readable_by = 1 WHERE version = 4")
-		check("what a later version says undoes nothing", "only those from 2 on", "deploy")
+		check("a schema only the release before can read", "only those from 3 on", "deploy")
+		mustEnsure(t, admin, upTo(t, 5, ""))
+		check("a version that does not say", "only those from 5 on", "deploy")
+		mustExec(t, admin, "UPDATE schema_version SET readable_by = 1 WHERE version = 5")
+		check("what a later version says undoes nothing", "only those from 3 on", "deploy")
 
 		mustExec(t, admin, "DELETE FROM schema_version")
-		check("a schema before this release", "version 0, this driver needs 1", "EnsureSchema")
+		check("a schema before this release", "version 0, this driver needs 2", "EnsureSchema")
 	})
 }
 
@@ -217,7 +217,7 @@ func TestEnsureSchema_whileOthersLock(t *testing.T) {
 				}
 			})
 		}
-		mustEnsure(t, admin, upTo(t, 2, ""))
+		mustEnsure(t, admin, upTo(t, 3, ""))
 		for _, statement := range []string{"ADD COLUMN more INT NOT NULL DEFAULT 5", "ADD COLUMN yet VARBINARY(9) NULL", "FORCE"} {
 			mustExec(t, admin, "ALTER TABLE lease "+statement)
 		}
@@ -260,7 +260,7 @@ func TestEnsureSchema_givesWay(t *testing.T) {
 		mustExec(t, admin, "INSERT INTO lease (lock_key, fence, holder, acquired_at, expires_at) VALUES ('ns/guarded', 1, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))")
 		unlock := lockRow(t, admin, "ns/guarded")
 		migrated := make(chan error, 1)
-		go func() { migrated <- ensureSchema(t.Context(), admin, "", upTo(t, 2, "")) }()
+		go func() { migrated <- ensureSchema(t.Context(), admin, "", upTo(t, 3, "")) }()
 		granted := 0
 		end := time.Now().Add(4 * time.Second)
 		for i := 0; time.Now().Before(end); i++ {
@@ -305,10 +305,10 @@ func TestEnsureSchema_prefix(t *testing.T) {
 		if err := EnsureSchema(t.Context(), admin, WithTablePrefix("a_")); err != nil {
 			t.Fatal(err)
 		}
-		if err := ensureSchema(t.Context(), admin, "b_", upTo(t, 2, "b_")); err != nil {
+		if err := ensureSchema(t.Context(), admin, "b_", upTo(t, 3, "b_")); err != nil {
 			t.Fatal(err)
 		}
-		if a, b := versionsOf(t, admin, "a_"), versionsOf(t, admin, "b_"); a != "1" || b != "1,2" {
+		if a, b := versionsOf(t, admin, "a_"), versionsOf(t, admin, "b_"); a != "1,2" || b != "1,2,3" {
 			t.Errorf("versions %s and %s", a, b)
 		}
 		for _, prefix := range []string{"a_", "b_"} {
@@ -368,7 +368,7 @@ func TestEnsureSchema_anyPool(t *testing.T) {
 		if err := EnsureSchema(t.Context(), db); err != nil {
 			t.Fatal(err)
 		}
-		if got := versionsOf(t, openAdmin(t, d), ""); got != "1" {
+		if got := versionsOf(t, openAdmin(t, d), ""); got != "1,2" {
 			t.Errorf("versions %q are there for others", got)
 		}
 		var mode, zone string

@@ -32,7 +32,7 @@ const maxFence = 1<<63 - 1
 
 // tables are the quoted names.
 type tables struct {
-	lease, floor, canary, version string
+	lease, floor, canary, rowlock, shard, version string
 }
 
 func newTables(prefix string) tables {
@@ -40,6 +40,8 @@ func newTables(prefix string) tables {
 		lease:   quote(prefix + "lease"),
 		floor:   quote(prefix + "floor"),
 		canary:  quote(prefix + "canary"),
+		rowlock: quote(prefix + "rowlock"),
+		shard:   quote(prefix + "shard"),
 		version: quote(prefix + "schema_version"),
 	}
 }

@@ -10,6 +10,8 @@
 GRANT SELECT, INSERT, UPDATE, DELETE ON `tierlock`.`lease` TO 'tierlock'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON `tierlock`.`floor` TO 'tierlock'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON `tierlock`.`canary` TO 'tierlock'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE ON `tierlock`.`rowlock` TO 'tierlock'@'%';
+GRANT SELECT, INSERT, UPDATE, DELETE ON `tierlock`.`shard` TO 'tierlock'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON `tierlock`.`schema_version` TO 'tierlock'@'%';
 
 -- A business user, an example: its transactions prove their tenure on the lease
