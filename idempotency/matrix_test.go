@@ -160,8 +160,10 @@ func (d *dialectTest) once(t *testing.T, ask func(r idempotency.Request) (idempo
 		if want := fmt.Sprint("left: ", 8-i); err != nil || string(result.Body) != want || result.Replayed {
 			t.Errorf("expired %d times: %q, replayed %v: %v", i, result.Body, result.Replayed, err)
 		}
-		for d.Count(t, "SELECT expires_at > UTC_TIMESTAMP(6) FROM idempotency WHERE request_key = ?", []byte(r.Key)) == 1 {
-			time.Sleep(10 * time.Millisecond)
+		for end := time.Now().Add(10 * time.Second); d.Count(t, "SELECT expires_at > UTC_TIMESTAMP(6) FROM idempotency WHERE request_key = ?", []byte(r.Key)) == 1; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("it does not expire")
+			}
 		}
 	}
 	d.stock(t, 7)
@@ -205,4 +207,39 @@ func idle(t *testing.T, db *sql.DB) {
 			t.Fatalf("%d connections are still in use", db.Stats().InUse)
 		}
 	}
+}
+
+// TestOnceTx_olderSnapshot_J13 replays what was stored after the snapshot of the
+// caller's transaction.
+func TestOnceTx_olderSnapshot_J13(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, s *shop) {
+		g := s.guard(t)
+		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead} {
+			request := buy(level.String())
+			tx, err := s.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var n, then int
+			count := "SELECT COUNT(*) FROM idempotency WHERE request_key = ?"
+			if err := tx.QueryRowContext(t.Context(), count, []byte(request.Key)).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			first, err := g.Once(t.Context(), nil, request, sale)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.QueryRowContext(t.Context(), count, []byte(request.Key)).Scan(&then); err != nil || (then == n) != (level == sql.LevelRepeatableRead) {
+				t.Errorf("%v: %d rows are seen, %v: the test tests nothing", level, then, err)
+			}
+			result, err := g.OnceTx(t.Context(), tx, nil, request, func(context.Context) ([]byte, error) { return nil, errors.New("run again") })
+			if err != nil || !result.Replayed || string(result.Body) != string(first.Body) {
+				t.Errorf("%v: %q, replayed %v: %v; want %q", level, result.Body, result.Replayed, err, first.Body)
+			}
+			if err := tx.Commit(); err != nil {
+				t.Errorf("%v: commit: %v", level, err)
+			}
+		}
+		s.stock(t, 8)
+	})
 }
