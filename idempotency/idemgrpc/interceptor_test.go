@@ -216,11 +216,13 @@ func TestUnary_inProgress(t *testing.T) {
 		<-leave
 		return pay(ctx, in)
 	}
+	letGo := sync.OnceFunc(func() { close(leave) })
+	t.Cleanup(letGo) // before the server stops
 	first := make(chan answer, 1)
 	go func() { first <- b.call(t, create, 1, key, "one") }()
 	<-entered
 	code(t, "at once", b.call(t, create, 1, key, "one"), codes.Aborted)
-	close(leave)
+	letGo()
 	if a := <-first; a.err != nil || a.replayed {
 		t.Errorf("first: %+v", a)
 	}

@@ -156,6 +156,8 @@ func TestMiddleware_inProgress(t *testing.T) {
 			<-leave
 			pay(w, req)
 		}, docs, idemhttp.WithWait(-1))
+		letGo := sync.OnceFunc(func() { close(leave) })
+		t.Cleanup(letGo) // before the server closes
 		first := make(chan answer, 1)
 		go func() {
 			a, err := r.try(t.Context(), at, "one-key", one)
@@ -166,7 +168,7 @@ func TestMiddleware_inProgress(t *testing.T) {
 		}()
 		<-entered
 		refused(t, "at once", r.post(t, at, "one-key", one), 409, "in-progress")
-		close(leave)
+		letGo()
 		if a := <-first; a.status != 201 || a.replayed() {
 			t.Errorf("first: %+v", a)
 		}
