@@ -69,8 +69,3 @@ func notBegun(ctx context.Context, err error) error {
 	}
 	return err
 }
-
-func isAnswer(err error, number uint16) bool {
-	server, ok := errors.AsType[*mysql.MySQLError](err)
-	return ok && server.Number == number
-}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tierlock/tierlock/internal/sqltx"
 	"github.com/tierlock/tierlock/tier"
 )
 
@@ -321,7 +322,7 @@ func (r *reservation) downstream(step string) string {
 
 // leave lets the next attempt go on at once. If it fails, the attempt time does.
 func (r *reservation) leave(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqltx.RollbackLimit)
 	defer cancel()
 	tx, err := r.guard.begin(ctx) // the pool's sessions may not commit by themselves
 	if err != nil {

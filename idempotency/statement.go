@@ -120,10 +120,3 @@ func (t tables) raise() string {
 func (t tables) highest() string {
 	return "SELECT fence FROM " + t.highWater + " WHERE lock_key = ? FOR UPDATE"
 }
-
-// waitBriefly bounds how long the session waits for a locked row, in seconds, and
-// waitAsBefore takes that back. No statement can say it for itself on both engines.
-const (
-	waitBriefly  = "SET @tierlock_wait = @@innodb_lock_wait_timeout, innodb_lock_wait_timeout = 1"
-	waitAsBefore = "SET innodb_lock_wait_timeout = @tierlock_wait"
-)

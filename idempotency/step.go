@@ -10,6 +10,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/tierlock/tierlock/internal/sqltx"
 )
 
 const (
@@ -61,13 +63,13 @@ func (w *work) enter(ctx context.Context, tx Tx, attempt []byte, expired bool, a
 // The session waits as before afterwards, or is gone; only a caller's transaction
 // that its own context ends between two of these statements keeps the limit.
 func (w *work) briefly(ctx context.Context, tx Tx, statement func() error) error {
-	if _, err := w.exec(ctx, tx, waitBriefly); err != nil {
+	if _, err := w.exec(ctx, tx, sqltx.WaitBriefly); err != nil {
 		return err
 	}
 	err := statement()
-	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
+	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqltx.RollbackLimit)
 	defer cancel()
-	_, unset := tx.ExecContext(restoring, waitAsBefore)
+	_, unset := tx.ExecContext(restoring, sqltx.WaitAsBefore)
 	switch {
 	case isAnswer(err, 1205):
 		return errBusy

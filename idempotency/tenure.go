@@ -4,22 +4,12 @@ package idempotency
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/tierlock/tierlock/tier"
 	"github.com/tierlock/tierlock/tier/driver"
 )
-
-// Tx is a transaction of the business database, as *sql.Tx, *sqlx.Tx and
-// GORM's ConnPool are.
-type Tx interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
 
 // whole is the tenure of the grant: the unchanged token proves that it was
 // unbroken since.
@@ -134,18 +124,4 @@ func failed(ctx context.Context, tx Tx, op, key string, err error) error {
 		return fmt.Errorf("%w; the lease table must be on the transaction's server, and its user needs SELECT and UPDATE on it", err)
 	}
 	return err
-}
-
-// rollbackLimit bounds a rollback on a server that says nothing.
-const rollbackLimit = time.Second
-
-// rollback ends tx, in bounded time; a broken connection has ended it already, so
-// its error says nothing.
-func rollback(ctx context.Context, tx Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
-	defer cancel()
-	_, _ = tx.ExecContext(ctx, "ROLLBACK") // the driver drops a connection that does not answer
-	if r, ok := tx.(interface{ Rollback() error }); ok {
-		_ = r.Rollback()
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tierlock/tierlock/internal/sqltx"
 	"github.com/tierlock/tierlock/tier"
 	"github.com/tierlock/tierlock/tier/driver"
 )
@@ -134,7 +135,7 @@ func (g *Guard) autocommits(ctx context.Context, conn *sql.Conn) (bool, error) {
 // endTransaction ends what a look has begun on a connection that does not commit by
 // itself, also when ctx has ended: the connection goes back to its pool.
 func endTransaction(ctx context.Context, conn *sql.Conn) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sqltx.RollbackLimit)
 	defer cancel()
 	_, err := conn.ExecContext(ctx, "ROLLBACK")
 	return err
