@@ -34,6 +34,27 @@ func Example() {
 	check(tx.Commit())
 }
 
+// A payment once per request: without the lock as well, and with it without a crowd.
+func Example_oncePerRequest() {
+	guard := must(idempotency.New(db, idempotency.WithNamespace("shop")))
+	check(idempotency.EnsureSchema(ctx, db)) // once; or apply idempotency/migration
+	what := must(idempotency.Fingerprint("pay", map[string]any{"account": 42, "cents": 500}))
+	result := must(guard.Once(ctx, lease, idempotency.Request{Key: requestID, Fingerprint: what},
+		func(ctx context.Context, tx *sql.Tx) ([]byte, error) {
+			_, err := tx.ExecContext(ctx, "UPDATE account SET cents = cents - 500 WHERE id = 42")
+			return []byte("paid"), err // the answer, now and for whoever asks again
+		}))
+	fmt.Printf("%s, again: %v\n", result.Body, result.Replayed)
+}
+
+// What the example above begins with: see the first one.
+var (
+	ctx       = context.Background()
+	db        *sql.DB
+	lease     *tier.Lease
+	requestID string
+)
+
 // A service passes errors on. Do releases whatever happens inside it, and the
 // context that it hands in ends when the lease is lost.
 func Example_service() {
