@@ -287,3 +287,41 @@ func TestReserve_commitLost_J7(t *testing.T) {
 		}
 	})
 }
+
+// TestCommit_delayedBeyondItsLimit_J7 has a COMMIT arrive while its caller, who still
+// waits, is asking what came of it: as long as it may arrive nothing is done again.
+func TestCommit_delayedBeyondItsLimit_J7(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, s *shop) {
+		g := s.guard(t)
+		arrive := make(chan struct{})
+		var held atomic.Int64 // the connection whose COMMIT is
+		var looks, commits atomic.Int64
+		s.proxy.OnRequest(func(r stack.Request) stack.Action {
+			switch {
+			case isCommit(r) && commits.Add(1) == 2: // the reservation's was the first
+				held.Store(int64(r.Conn))
+				return stack.HoldUntil(arrive)
+			case held.Load() != 0 && at(r, "FOR UPDATE NOWAIT") && looks.Add(1) == 5:
+				close(arrive)
+			}
+			return stack.Pass
+		})
+		p := &provider{}
+		var saved atomic.Int64
+		steps := purchase(p)
+		save := steps[0].Save
+		steps[0].Save = func(ctx context.Context, tx *sql.Tx, c idempotency.Call, out []byte) ([]byte, error) {
+			saved.Add(1)
+			return save(ctx, tx, c, out)
+		}
+		result, err := g.Reserve(t.Context(), nil, buy("order"), steps...)
+		if err != nil || string(result.Body) != "mailed receipt" || result.Replayed {
+			t.Errorf("reserve: %q, replayed %v: %v", result.Body, result.Replayed, err)
+		}
+		if looks.Load() < 5 || saved.Load() != 1 || p.calls != 1 {
+			t.Errorf("%d looks, saved %d times, %d charges", looks.Load(), saved.Load(), p.calls)
+		}
+		s.stock(t, 9)
+		s.completed(t, 1)
+	})
+}
