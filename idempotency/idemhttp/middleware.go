@@ -93,21 +93,23 @@ func (u unstored) Error() string { return fmt.Sprintf("idemhttp: status %d is no
 // transaction is over and the lock is given back.
 func (m *middleware) run(r *http.Request, request idempotency.Request, body []byte) (answer *response, replayed bool, err error) {
 	ctx := r.Context()
-	var lease *tier.Lease
-	if m.lockKey != nil {
-		request.LockKey = m.lockKey(r)
+	keys, err := m.locks(r, body)
+	if err != nil {
+		return nil, false, err
 	}
-	if request.LockKey != "" {
-		if lease, err = m.locker.Acquire(ctx, request.LockKey); err != nil {
+	if len(keys) > 0 {
+		leases, err := m.locker.AcquireAll(ctx, keys...)
+		if err != nil {
 			return nil, false, err
 		}
-		defer m.release(ctx, lease)
+		defer m.release(ctx, leases)
 		var done context.CancelFunc
-		ctx, done = under(ctx, lease)
+		ctx, done = under(ctx, leases)
 		defer done()
+		request.Leases = leases
 	}
 	var made *response // by the last run, with what is not stored
-	result, err := m.guard.Once(ctx, lease, request, func(ctx context.Context, tx *sql.Tx) (stored []byte, err error) {
+	result, err := m.guard.Once(ctx, nil, request, func(ctx context.Context, tx *sql.Tx) (stored []byte, err error) {
 		made, stored, err = m.write(context.WithValue(ctx, txKey{}, tx), r, body)
 		return stored, err
 	})
@@ -143,21 +145,35 @@ func (m *middleware) write(ctx context.Context, r *http.Request, body []byte) (m
 	return made, stored, err
 }
 
-// under ends with the request and with the lease, and knows the lease: what is
+// locks are the keys to lock for a request.
+func (m *middleware) locks(r *http.Request, body []byte) ([]string, error) {
+	if m.lockKeys == nil {
+		return nil, nil
+	}
+	keys, err := m.lockKeys(again(r.Context(), r, body))
+	if err != nil {
+		return nil, &refusal{http.StatusBadRequest, err.Error()}
+	}
+	return keys, nil
+}
+
+// under ends with the request and with each lease, and knows the leases: what is
 // acquired under it is a further handle.
-func under(ctx context.Context, lease *tier.Lease) (context.Context, context.CancelFunc) {
-	joined, cancel := context.WithCancelCause(lease.Context())
+func under(ctx context.Context, leases tier.Leases) (context.Context, context.CancelFunc) {
+	held, let := leases.Context()
+	joined, cancel := context.WithCancelCause(held)
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	return joined, func() {
 		stop()
 		cancel(context.Canceled)
+		let()
 	}
 }
 
-func (m *middleware) release(ctx context.Context, lease *tier.Lease) {
+func (m *middleware) release(ctx context.Context, leases tier.Leases) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 	defer cancel()
-	if err := lease.Release(ctx); err != nil {
-		m.logger.Warn("lock was not released, it expires", zap.Error(withoutKey(err)))
+	if err := leases.Release(ctx); err != nil {
+		m.logger.Warn("a lock was not released, it expires", zap.Error(withoutKey(err)))
 	}
 }

@@ -388,7 +388,12 @@ func TestMiddleware_lock(t *testing.T) {
 		ours, theirs := r.locker(t), r.locker(t)
 		var h http.HandlerFunc = pay
 		at := r.serve(t, func(w http.ResponseWriter, req *http.Request) { h(w, req) }, docs,
-			idemhttp.WithLock(ours, func(req *http.Request) string { return req.Header.Get("Account") }))
+			idemhttp.WithLock(ours, func(req *http.Request) ([]string, error) {
+				if account := req.Header.Get("Account"); account != "" {
+					return []string{account}, nil
+				}
+				return nil, nil
+			}))
 		lease, err := theirs.Acquire(t.Context(), "account")
 		if err != nil {
 			t.Fatal(err)
@@ -502,7 +507,7 @@ func TestMiddleware_bodyReadBefore(t *testing.T) {
 func TestMiddleware_invalid(t *testing.T) {
 	for what, opt := range map[string]idemhttp.Option{
 		"policy": idemhttp.WithPolicy(nil), "methods": idemhttp.WithMethods(), "scope": idemhttp.WithScope(nil), "body": idemhttp.WithMaxBody(-1),
-		"response": idemhttp.WithMaxResponse(-1), "lock": idemhttp.WithLock(nil, func(*http.Request) string { return "" }), "guard": nil,
+		"response": idemhttp.WithMaxResponse(-1), "lock": idemhttp.WithLock(nil, func(*http.Request) ([]string, error) { return nil, nil }), "guard": nil,
 	} {
 		t.Run(what, func(t *testing.T) {
 			defer func() {

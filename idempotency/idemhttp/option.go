@@ -89,11 +89,13 @@ func WithRetention(d time.Duration) Option {
 	return option(func(o *options) { o.retention = d })
 }
 
-// WithLock takes a lock before each request and proves its tenure in the
-// transaction. key says which; none where it is empty. A lock that others hold is a
-// 409, one that nobody grants a 503, both with Retry-After. Default: no lock.
-func WithLock(locker *tier.Locker, key func(*http.Request) string) Option {
-	return option(func(o *options) { o.locker, o.lockKey = locker, key })
+// WithLock takes locks before each request and proves their tenures in the
+// transaction. keys says which, all or none of them (see [tier.Locker.AcquireAll]); it
+// may read the body, and returns none where there is nothing to lock. Its error is a
+// 400 with the error's text. A lock that others hold is a 409, one that nobody grants
+// a 503, both with Retry-After. Default: no lock.
+func WithLock(locker *tier.Locker, keys func(*http.Request) ([]string, error)) Option {
+	return option(func(o *options) { o.locker, o.lockKeys = locker, keys })
 }
 
 // WithDocs sets the address of a page that explains the keys to clients, which
@@ -117,7 +119,7 @@ type options struct {
 	wait        time.Duration
 	retention   time.Duration
 	locker      *tier.Locker
-	lockKey     func(*http.Request) string
+	lockKeys    func(*http.Request) ([]string, error)
 	docs        string
 	logger      *zap.Logger
 }
@@ -146,7 +148,7 @@ func newOptions(opts []Option) options {
 		panic("idemhttp: WithScope: scope is nil")
 	case o.maxBody < 0 || o.maxResponse < 0:
 		panic("idemhttp: WithMaxBody, WithMaxResponse: a limit is negative")
-	case (o.locker == nil) != (o.lockKey == nil):
+	case (o.locker == nil) != (o.lockKeys == nil):
 		panic("idemhttp: WithLock: locker or key is nil")
 	}
 	if o.logger == nil {
