@@ -26,7 +26,7 @@ func TestKey_bytes_J10(t *testing.T) {
 	}
 	onBothEngines(t, func(t *testing.T, s *shop) {
 		s.guardTables(t)
-		for _, dialect := range []string{"collation=utf8mb4_general_ci", "interpolateParams=true&sql_mode=%27ANSI%2CNO_BACKSLASH_ESCAPES%27", "interpolateParams=true", ""}[:scaled(2, 4)] {
+		for _, dialect := range []string{"interpolateParams=true&collation=utf8mb4_general_ci", "interpolateParams=true&sql_mode=%27ANSI%2CNO_BACKSLASH_ESCAPES%27", "interpolateParams=true", ""}[:scaled(1, 4)] {
 			g := s.newGuard(t, s.pool(t, tiers.WithParameters(s.business, dialect)))
 			for what, request := range map[string]func(text string) idempotency.Request{
 				"key": buy,

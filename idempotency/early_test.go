@@ -82,11 +82,11 @@ var early = map[string]struct {
 // TestOnce_endsEarly has writes that do not come to their end: what they wrote is not
 // there, what is stored is exact, and pool, session and tenure are as before.
 func TestOnce_endsEarly(t *testing.T) {
-	for name, test := range early {
-		t.Run(name, func(t *testing.T) {
-			onBothEngines(t, func(t *testing.T, s *shop) {
-				g := s.guard(t)
-				s.db.SetMaxOpenConns(1)
+	onBothEngines(t, func(t *testing.T, s *shop) {
+		g := s.guard(t)
+		s.db.SetMaxOpenConns(1)
+		for name, test := range early {
+			t.Run(name, func(t *testing.T) {
 				before := s.session(t)
 				lease := s.acquire(t, s.locker)
 				for _, within := range []string{"Once", "OnceTx"} {
@@ -154,9 +154,11 @@ func TestOnce_endsEarly(t *testing.T) {
 					t.Errorf("release: %v", err)
 				}
 				idle(t, s.db)
+				s.restock(t, 10)
+				s.Exec(t, "DELETE FROM idempotency")
 			})
-		})
-	}
+		}
+	})
 }
 
 // session is what a guard might leave changed on the pool's one connection.
@@ -176,11 +178,11 @@ func (s *shop) session(t *testing.T) (what string) {
 // TestReserve_endsEarly has steps that do not come to their end: the next call goes on
 // at once from the recovery point that was reached.
 func TestReserve_endsEarly(t *testing.T) {
-	for name, test := range early {
-		t.Run(name, func(t *testing.T) {
-			onBothEngines(t, func(t *testing.T, s *shop) {
-				g := s.guard(t)
-				s.db.SetMaxOpenConns(1)
+	onBothEngines(t, func(t *testing.T, s *shop) {
+		g := s.guard(t)
+		s.db.SetMaxOpenConns(1)
+		for name, test := range early {
+			t.Run(name, func(t *testing.T) {
 				before := s.session(t)
 				lease := s.acquire(t, s.locker)
 				for _, in := range []string{"call", "save"} {
@@ -241,6 +243,6 @@ func TestReserve_endsEarly(t *testing.T) {
 					t.Errorf("release: %v", err)
 				}
 			})
-		})
-	}
+		}
+	})
 }

@@ -62,7 +62,7 @@ func TestOnce_serverKilled_P11(t *testing.T) {
 			s.db = s.pool(t, s.user(t, "b", "SELECT, INSERT, UPDATE, DELETE ON %s.stock"))
 			s.db.SetMaxOpenConns(50)
 			g := s.guard(t)
-			rounds := scaled(3, 60)
+			rounds := scaled(2, 60)
 			for round := range rounds {
 				s.killedRound(t, g, round)
 				s.stock(t, 1000-round-1)

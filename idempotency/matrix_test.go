@@ -53,7 +53,7 @@ func TestGuard_everyDialect_J8_J13(t *testing.T) {
 							if way != "" {
 								dialect += "&" + way
 							}
-							if soak || combination%17 == 0 || zone == zones[0] && autocommit == "autocommit=0" && way == "" {
+							if soak || combination%29 == 0 || zone == zones[0] && autocommit == "autocommit=0" && way == "" {
 								dialects = append(dialects, dialect)
 							}
 						}

@@ -112,7 +112,7 @@ func TestPins_unguarded_hurried(t *testing.T) {
 		s.slowCommits()
 		var mu sync.Mutex
 		written := 0
-		s.hurried(t, 2, func(*tier.Lease, int) error {
+		s.hurried(t, 1, func(*tier.Lease, int) error {
 			tx, err := s.db.BeginTx(context.Background(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 			if err != nil {
 				return err
