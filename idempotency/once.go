@@ -56,6 +56,8 @@ func (w *work) once(ctx context.Context, write Write) (Result, error) {
 	for repeated := 0; ; {
 		result, err := w.try(ctx, until, write)
 		switch {
+		case errors.Is(err, errBusy) && time.Now().After(until):
+			return result, w.inProgress(0)
 		case errors.Is(err, errTaken), errors.Is(err, errBusy):
 			continue
 		case retryable(err) && repeated < repeats:

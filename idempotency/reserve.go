@@ -133,6 +133,8 @@ func (w *work) reserve(ctx context.Context, steps []Step) (Result, error) {
 		switch {
 		case err == nil:
 			return mine.walk(ctx, steps)
+		case errors.Is(err, errBusy) && time.Now().After(until):
+			return Result{}, w.inProgress(0)
 		case errors.Is(err, errTaken), errors.Is(err, errBusy):
 			continue
 		case retryable(err) && repeated < repeats:
