@@ -18,6 +18,9 @@ func hire(ctx context.Context, s setup, nodes int, stderr io.Writer) (*crew, err
 	c := &crew{}
 	for i := range nodes {
 		s.Node = i
+		if i > 0 {
+			s.Listen = "" // one address is for one node
+		}
 		p, err := startProcess(s, stderr)
 		if p != nil && p.cmd.Process != nil {
 			c.nodes = append(c.nodes, p)

@@ -88,7 +88,7 @@ func flushes(from, until time.Duration) []step {
 }
 
 // episodes are what -fault all puts together: one of each, in an order that the
-// seed draws, then more while there is room. A restart takes time of its own.
+// seed draws, then more, as far as there is room. A restart takes time of its own.
 var episodes = []struct {
 	length func(ttl time.Duration) time.Duration
 	steps  func(at, length time.Duration) []step
@@ -122,25 +122,28 @@ func planAll(o options) []step {
 	rng := rand.New(rand.NewPCG(uint64(o.seed), 1))
 	var steps []step
 	at := lull(o.ttl)
-	for {
+	for fits := true; fits; {
+		fits = false
 		for _, i := range rng.Perm(len(episodes)) {
 			length := episodes[i].length(o.ttl)
 			if at+length > o.duration-lull(o.ttl) {
-				return steps
+				continue
 			}
+			fits = true
 			steps = append(steps, episodes[i].steps(at, length)...)
 			at += length + lull(o.ttl)
 		}
 	}
+	return steps
 }
 
-// allRoom is what one of each episode needs.
+// allRoom is what the longest episode needs.
 func allRoom(ttl time.Duration) time.Duration {
-	room := 2 * lull(ttl)
+	var longest time.Duration
 	for _, e := range episodes {
-		room += e.length(ttl) + lull(ttl)
+		longest = max(longest, e.length(ttl))
 	}
-	return room - lull(ttl)
+	return longest + 2*lull(ttl)
 }
 
 // faults counts the faults among the steps.

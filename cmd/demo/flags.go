@@ -7,12 +7,18 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
 )
 
-const scenarioInventory = "inventory"
+// What the shop does.
+const (
+	scenarioInventory = "inventory"
+	scenarioPayment   = "payment"
+	scenarioAll       = "all"
+)
 
 // options are the command line.
 type options struct {
@@ -29,6 +35,7 @@ type options struct {
 	redis    string
 	mysql    string
 	config   string
+	listen   string
 	json     bool
 	story    bool
 }
@@ -47,18 +54,13 @@ const (
 	outageRoom = 8 * time.Second
 )
 
-// Scenarios that the command line of the whole demo knows, and this build does
-// not have yet.
-var laterScenarios = []string{"payment", "all"}
-
 // parseFlags reads the command line. Usage goes to stderr; flag.ErrHelp means
 // that it was asked for.
 func parseFlags(args []string, stderr io.Writer) (options, error) {
 	var o options
-	var listen string
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.StringVar(&o.scenario, "scenario", scenarioInventory, "what the shop does: inventory")
+	fs.StringVar(&o.scenario, "scenario", scenarioInventory, "what the shop does: inventory (sell from a stock), payment (move money between accounts, clients ask twice), or all")
 	fs.StringVar(&o.lock, "lock", lockTierlock, "what keeps the workers apart: tierlock, redis (the filter alone), or none")
 	fs.BoolVar(&o.guard, "guard", true, "with tierlock: confirm the tenure in every write's transaction")
 	fs.IntVar(&o.nodes, "nodes", 3, "processes")
@@ -73,7 +75,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.json, "json", false, "end standard output with one JSON object, everything else goes to standard error")
 	fs.BoolVar(&o.story, "story", false, "tell the whole story instead of one run: no lock, Redis alone, tierlock, with what goes wrong")
 	fs.StringVar(&o.config, "config", "", "`FILE` with policies and windows instead of the demo's own; its keys are inventory/sku-0 and so on")
-	fs.StringVar(&listen, "listen", "", "not available yet")
+	fs.StringVar(&o.listen, "listen", "", "`ADDRESS` that node 0 serves on, 127.0.0.1:8080 say, instead of one that the system chooses")
 	if err := fs.Parse(args); err != nil {
 		o.json = asksForJSON(args)
 		return o, err
@@ -84,8 +86,6 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	switch {
-	case given["listen"]:
-		return o, errors.New("-listen is not available yet")
 	case given["engine"] && given["mysql"]:
 		return o, errors.New("-engine says which server to start, and with -mysql none is started")
 	}
@@ -95,7 +95,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 				return o, err
 			}
 		}
-		for _, name := range []string{"lock", "guard", "fault", "duration", "ttl", "json", "redis"} {
+		for _, name := range []string{"scenario", "lock", "guard", "fault", "duration", "ttl", "json", "redis"} {
 			if given[name] {
 				return o, fmt.Errorf("-story chooses for itself: leave -%s out", name)
 			}
@@ -119,10 +119,12 @@ func asksForJSON(args []string) bool {
 
 func (o options) validate() error {
 	switch {
-	case slices.Contains(laterScenarios, o.scenario):
-		return fmt.Errorf("-scenario %s is not available yet: inventory is", o.scenario)
-	case o.scenario != scenarioInventory:
-		return fmt.Errorf("-scenario %q is unknown: inventory", o.scenario)
+	case !slices.Contains([]string{scenarioInventory, scenarioPayment, scenarioAll}, o.scenario):
+		return fmt.Errorf("-scenario %q is unknown: inventory, payment or all", o.scenario)
+	case o.listen != "" && !isAddress(o.listen):
+		return fmt.Errorf("-listen %q is no address: host:port, as in 127.0.0.1:8080", o.listen)
+	case o.scenario == scenarioAll && o.workers < 2:
+		return errors.New("-scenario all needs -workers 2 or more: every other one pays")
 	case !slices.Contains([]string{lockTierlock, lockRedis, lockNone}, o.lock):
 		return fmt.Errorf("-lock %q is unknown: tierlock, redis or none", o.lock)
 	case !slices.Contains(faultNames, o.fault):
@@ -164,6 +166,14 @@ func (o options) redisFault() bool {
 func (o options) mysqlFault() bool {
 	return o.fault == faultMySQLPause || o.fault == faultMySQLKill || o.fault == faultAll
 }
+
+func isAddress(s string) bool {
+	_, _, err := net.SplitHostPort(s)
+	return err == nil
+}
+
+func (o options) sells() bool { return o.scenario != scenarioPayment }
+func (o options) pays() bool  { return o.scenario != scenarioInventory }
 
 // guarded reports whether writes are guarded: only tierlock has something to
 // guard them with.

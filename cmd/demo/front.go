@@ -14,16 +14,19 @@ import (
 	"github.com/tierlock/tierlock/fallback"
 )
 
-// front is what a node serves to those who watch it, on a port that the system
-// chooses: /metrics, /healthz, and /readyz, which is ready while the products'
-// policy asks the tiers.
+// front is what a node serves: to those who watch it /metrics, /healthz, and /readyz,
+// which is ready while the products' policy asks the tiers; to clients, where writes
+// are guarded, what [counter] takes.
 type front struct {
 	server *http.Server
 	addr   string
 }
 
-func openFront(from prometheus.Gatherer, l locker) (*front, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func openFront(at string, from prometheus.Gatherer, l locker) (*front, error) {
+	if at == "" {
+		at = "127.0.0.1:0" // the system chooses a port
+	}
+	listener, err := net.Listen("tcp", at)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
@@ -37,6 +40,9 @@ func openFront(from prometheus.Gatherer, l locker) (*front, error) {
 		}
 		fmt.Fprintln(w, "ready")
 	})
+	if lock, ok := l.(*tierlock); ok && lock.guard != nil {
+		counter{lock}.register(mux)
+	}
 	f := &front{server: &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}, addr: listener.Addr().String()}
 	go func() { _ = f.server.Serve(listener) }() // until close
 	return f, nil

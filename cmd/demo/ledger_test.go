@@ -59,6 +59,8 @@ type refusing struct{ err error }
 func (r refusing) acquire(context.Context, string) (turn, error) { return nil, r.err }
 func (refusing) rung() string                                    { return "" }
 
+func (r refusing) acquireAll(context.Context, []string) ([]turn, error) { return nil, r.err }
+
 func (refusing) close(context.Context) error { return nil }
 
 func TestWorker_refused(t *testing.T) {

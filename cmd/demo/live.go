@@ -87,6 +87,7 @@ func (l *live) line(ctx context.Context, second int) {
 		{"authority", sum.Levels.Authority - l.last.Levels.Authority},
 		{"filter", sum.Levels.Filter - l.last.Levels.Filter},
 		{"local", sum.Levels.Local - l.last.Levels.Local},
+		{"replayed", sum.Replayed - l.last.Replayed},
 		{"refused writes", sum.Rejected - l.last.Rejected},
 	} {
 		if part.n > 0 {

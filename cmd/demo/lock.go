@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +38,9 @@ type locker interface {
 	// acquire waits for the key. Errors are errHeld, errUnavailable, or the
 	// context's.
 	acquire(ctx context.Context, key string) (turn, error)
+	// acquireAll waits for all of them, or returns an error and holds none. The
+	// turns are in the order of the keys.
+	acquireAll(ctx context.Context, keys []string) ([]turn, error)
 	// rung is where the policy of the products stands on its ladder; empty on
 	// an arm that has none.
 	rung() string
@@ -57,16 +61,35 @@ type turn interface {
 	release(ctx context.Context) error
 }
 
-func openLocker(ctx context.Context, s setup, metrics prometheus.Registerer) (locker, error) {
+func openLocker(ctx context.Context, s setup, shop *shop, metrics prometheus.Registerer) (locker, error) {
 	switch s.Lock {
 	case lockNone:
 		return noLock{}, nil
 	case lockRedis:
 		return openRedisLock(ctx, s)
 	case lockTierlock:
-		return openTierlock(ctx, s, metrics)
+		return openTierlock(ctx, s, shop, metrics)
 	}
 	return nil, fmt.Errorf("no lock is called %q", s.Lock)
 }
 
 func lockKey(product int) string { return fmt.Sprintf("inventory/sku-%d", product) }
+
+// oneByOne is acquireAll of a lock that has none: in the order of the keys, so that
+// two of them cannot wait for each other.
+func oneByOne(ctx context.Context, l locker, keys []string) ([]turn, error) {
+	held := make([]turn, len(keys))
+	for _, key := range slices.Sorted(slices.Values(keys)) {
+		t, err := l.acquire(ctx, key)
+		if err != nil {
+			for _, h := range held {
+				if h != nil {
+					_ = h.release(context.WithoutCancel(ctx)) // else it runs out
+				}
+			}
+			return nil, err
+		}
+		held[slices.Index(keys, key)] = t
+	}
+	return held, nil
+}

@@ -18,6 +18,10 @@ func (noLock) acquire(ctx context.Context, _ string) (turn, error) {
 	return freeTurn{context.WithoutCancel(ctx)}, nil
 }
 
+func (l noLock) acquireAll(ctx context.Context, keys []string) ([]turn, error) {
+	return oneByOne(ctx, l, keys)
+}
+
 func (noLock) rung() string { return "" }
 
 func (noLock) close(context.Context) error { return nil }

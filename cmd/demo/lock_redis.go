@@ -35,6 +35,10 @@ func openRedisLock(ctx context.Context, s setup) (locker, error) {
 	return &redisLock{filter: filter, ttl: s.TTL}, nil
 }
 
+func (l *redisLock) acquireAll(ctx context.Context, keys []string) ([]turn, error) {
+	return oneByOne(ctx, l, keys)
+}
+
 func (*redisLock) rung() string { return "" }
 
 func (l *redisLock) close(ctx context.Context) error { return l.filter.Close(ctx) }

@@ -23,27 +23,34 @@ import (
 // that uses tierlock; its namespace is in demo.yaml.
 const redisPrefix = "tierlock-demo:"
 
-var demoTables = mysqlauth.WithTablePrefix("tierlock_demo_")
+var (
+	demoTables  = mysqlauth.WithTablePrefix("tierlock_demo_")
+	guardTables = idempotency.WithTablePrefix("tierlock_demo_")
+)
 
-func ensureLeaseTable(ctx context.Context, db *sql.DB) error {
-	return mysqlauth.EnsureSchema(ctx, db, demoTables)
+func ensureTables(ctx context.Context, db *sql.DB) error {
+	return errors.Join(mysqlauth.EnsureSchema(ctx, db, demoTables), idempotency.EnsureSchema(ctx, db, guardTables))
 }
 
 // tierlock is the lock that the demo is about: both tiers, and a guard.
 type tierlock struct {
 	app    *fx.App
 	locker *tier.Locker
-	guard  bool
+	guard  *idempotency.Guard // nil: writes are not guarded
 }
 
 // openTierlock wires it as a service does.
-func openTierlock(ctx context.Context, s setup, metrics prometheus.Registerer) (locker, error) {
+func openTierlock(ctx context.Context, s setup, shop *shop, metrics prometheus.Registerer) (locker, error) {
 	c, err := s.Config.parse(s)
 	if err != nil {
 		return nil, err
 	}
-	l := &tierlock{guard: s.Guard}
-	l.app = fx.New(fx.NopLogger, fx.Supply(c), tierlockfx.Connect, tierlockfx.Module, fx.Populate(&l.locker),
+	l := &tierlock{}
+	guard := fx.Options()
+	if s.Guard {
+		guard = fx.Options(tierlockfx.Guard, fx.Supply(shop.db, []idempotency.Option{guardTables}), fx.Populate(&l.guard))
+	}
+	l.app = fx.New(fx.NopLogger, fx.Supply(c), tierlockfx.Connect, tierlockfx.Module, guard, fx.Populate(&l.locker),
 		fx.Provide(func() prometheus.Registerer { return metrics }),
 		fx.Supply(
 			[]redisfast.Option{redisfast.WithPrefix(redisPrefix)},
@@ -62,17 +69,33 @@ func (l *tierlock) close(ctx context.Context) error { return l.app.Stop(ctx) }
 
 func (l *tierlock) acquire(ctx context.Context, key string) (turn, error) {
 	lease, err := l.locker.Acquire(ctx, key)
-	switch {
-	case err == nil:
-		return leaseTurn{lease: lease, guard: l.guard}, nil
-	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return nil, err
-	case errors.Is(err, tier.ErrHeld):
-		return nil, fmt.Errorf("%w: %w", errHeld, err)
-	case errors.Is(err, tier.ErrUnavailable):
-		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+	if err != nil {
+		return nil, refusal(ctx, err)
 	}
-	return nil, err
+	return leaseTurn{lease: lease, guard: l.guard != nil}, nil
+}
+
+func (l *tierlock) acquireAll(ctx context.Context, keys []string) ([]turn, error) {
+	leases, err := l.locker.AcquireAll(ctx, keys...)
+	if err != nil {
+		return nil, refusal(ctx, err)
+	}
+	held := make([]turn, len(leases))
+	for i, lease := range leases {
+		held[i] = leaseTurn{lease: lease, guard: l.guard != nil}
+	}
+	return held, nil
+}
+
+func refusal(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+	case errors.Is(err, tier.ErrHeld):
+		return fmt.Errorf("%w: %w", errHeld, err)
+	case errors.Is(err, tier.ErrUnavailable):
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	return err
 }
 
 // leaseTurn is a lease held.

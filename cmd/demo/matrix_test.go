@@ -41,6 +41,13 @@ func TestMatrix(t *testing.T) {
 		{"-lock tierlock -fault mysql-pause", exitHeld, rungs},
 		{"-lock tierlock -fault mysql-kill", exitHeld, rungs},
 		{"-lock tierlock -fault all -duration 30s", exitHeld, clean},
+		{"-scenario payment -lock none", exitBroke, func(r result) bool { return r.DoubleCharged > 0 && r.Money != 0 }},
+		{"-scenario payment -lock redis", exitBroke, func(r result) bool { return r.DoubleCharged > 0 }},
+		{"-scenario payment -guard=false -fault holder-pause", exitBroke, func(r result) bool { return r.DoubleCharged > 0 || r.Money != 0 }},
+		{"-scenario payment -guard=false -workers 32 -duration 20s -fault all", exitBroke, func(r result) bool { return r.DoubleCharged > 0 || r.Money != 0 }},
+		{"-scenario payment -workers 32 -duration 20s -fault all", exitHeld, replayed},
+		{"-scenario payment -fault holder-pause", exitHeld, func(r result) bool { return replayed(r) && r.StaleRejected > 0 }},
+		{"-scenario all -fault all -duration 30s", exitHeld, replayed},
 		{"-lock tierlock -fault holder-pause", exitHeld, func(r result) bool { return clean(r) && r.StaleRejected > 0 }},
 	}
 	for _, row := range rows {
@@ -60,6 +67,11 @@ func TestMatrix(t *testing.T) {
 			}
 		})
 	}
+}
+
+// replayed says that requests were repeated, and nobody was charged twice for it.
+func replayed(r result) bool {
+	return clean(r) && r.DoubleCharged == 0 && r.Money == 0 && r.Replayed > 0
 }
 
 func clean(r result) bool { return r.OK && r.Oversold == 0 && r.Overlaps == 0 && r.Error == "" }

@@ -11,6 +11,10 @@ const nodeEnv = "TIERLOCK_DEMO_NODE"
 // and not on the command line, where everybody could read the password.
 type setup struct {
 	Node    int
+	Nodes   int
+	Sells   bool // the scenario has an inventory
+	Pays    bool // and payments
+	Listen  string
 	Lock    string
 	Guard   bool
 	Redis   string
@@ -21,6 +25,9 @@ type setup struct {
 	TTL     time.Duration
 	Seed    int64
 }
+
+// pays says what a worker does: with both in the shop, every other one pays.
+func (s setup) pays(worker int) bool { return s.Pays && (!s.Sells || worker%2 == 1) }
 
 // command is every further line. The end of the input means that the parent
 // died.
@@ -64,6 +71,9 @@ type tally struct {
 	Lost        int64 // turns that ended before their holder gave them back
 	Sold        int64 // committed orders
 	Restocked   int64 // committed restocks
+	Paid        int64 // committed payments
+	Replayed    int64 // payments that were answered before
+	Differing   int64 // of them with another answer
 	Rejected    int64 // writes that the lease row refused
 	Failed      int64 // writes that failed otherwise, or whose outcome is unknown
 	Levels      levels
@@ -100,6 +110,9 @@ func (t tally) plus(other tally) tally {
 	t.Lost += other.Lost
 	t.Sold += other.Sold
 	t.Restocked += other.Restocked
+	t.Paid += other.Paid
+	t.Replayed += other.Replayed
+	t.Differing += other.Differing
 	t.Rejected += other.Rejected
 	t.Failed += other.Failed
 	t.Levels.Full += other.Levels.Full
@@ -112,4 +125,4 @@ func (t tally) plus(other tally) tally {
 	return t
 }
 
-func (t tally) writes() int64 { return t.Sold + t.Restocked }
+func (t tally) writes() int64 { return t.Sold + t.Restocked + t.Paid }

@@ -9,8 +9,28 @@ import (
 
 // describe says what is tried.
 func (o options) describe() string {
-	return fmt.Sprintf("%d processes of %d workers sell %d products for %v; lock: %s; fault: %s",
-		o.nodes, o.workers, products, o.duration, o.lockInWords(), o.faultInWords())
+	return fmt.Sprintf("%d processes of %d workers %s for %v; lock: %s; fault: %s",
+		o.nodes, o.workers, o.scenarioInWords(), o.duration, o.lockInWords(), o.faultInWords())
+}
+
+func (o options) scenarioInWords() string {
+	sell := fmt.Sprintf("sell %d products", products)
+	pay := fmt.Sprintf("move money between %d accounts", accounts)
+	switch o.scenario {
+	case scenarioPayment:
+		return pay
+	case scenarioAll:
+		return sell + " and " + pay
+	}
+	return sell
+}
+
+// takesOrders says what else the first node serves.
+func (o options) takesOrders() string {
+	if o.guarded() {
+		return ", and takes POST /payments and /orders"
+	}
+	return ""
 }
 
 func (o options) lockInWords() string {
@@ -73,6 +93,8 @@ func (o outcome) conclusion(findings []finding) string {
 		sound = sound && (f.held || !f.safety)
 	}
 	switch {
+	case !held && o.lock == lockRedis && o.pays():
+		return "NOT OK, as expected of a lock alone: whoever asked twice was charged twice."
 	case held && o.lock == lockRedis && o.fault == faultNone:
 		return "OK: Redis alone holds as long as nothing goes wrong; try -fault redis-flush."
 	case held:
@@ -83,6 +105,8 @@ func (o outcome) conclusion(findings []finding) string {
 		return "NOT OK, as expected of Redis alone: a mark that vanishes, or runs out under a frozen holder, keeps nobody out."
 	case o.lock == lockRedis && o.fault == faultRedisKill:
 		return "NOT OK, as expected of Redis alone: without Redis nobody could sell."
+	case o.lock == lockTierlock && !o.guard && o.pays():
+		return "NOT OK, as expected without the guard: the lock was right, and whoever asked twice was charged twice."
 	case o.lock == lockTierlock && !o.guard && o.fault == faultHolderPause:
 		return "NOT OK, as expected without the guard: the lock was right, and the frozen holder wrote all the same."
 	}

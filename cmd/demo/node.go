@@ -79,12 +79,12 @@ func (n *node) work(commands *json.Decoder) (err error) {
 	}
 	defer func() { err = errors.Join(err, shop.close()) }()
 	metrics := prometheus.NewRegistry()
-	locks, err := openLocker(opening, n.setup, metrics)
+	locks, err := openLocker(opening, n.setup, shop, metrics)
 	if err != nil {
 		return err
 	}
 	n.locks = locks
-	front, err := openFront(metrics, locks)
+	front, err := openFront(n.setup.Listen, metrics, locks)
 	if err != nil {
 		return err
 	}
@@ -134,10 +134,20 @@ func obey(commands *json.Decoder, do map[string]func()) {
 // sell runs the workers until ctx ends, and reports meanwhile.
 func (n *node) sell(ctx context.Context, locks locker, shop *shop, stop *selfStop) {
 	var workers sync.WaitGroup
+	bank := &bank{db: shop.db}
+	if l, ok := locks.(*tierlock); ok {
+		bank.guard = l.guard
+	}
 	for i := range n.setup.Workers {
-		w := &worker{
+		w := worker{
 			locks: locks, shop: shop, ledger: &n.ledger, stop: stop,
 			rng: rand.New(rand.NewPCG(uint64(n.setup.Seed), uint64(n.setup.Node)<<32|uint64(i))),
+		}
+		if n.setup.pays(i) {
+			client := n.setup.Node*n.setup.Workers + i
+			t := &teller{worker: w, bank: bank, seed: n.setup.Seed, client: client, clients: n.setup.Nodes * n.setup.Workers}
+			workers.Go(func() { t.run(ctx) })
+			continue
 		}
 		workers.Go(func() { w.run(ctx) })
 	}

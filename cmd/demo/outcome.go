@@ -20,6 +20,7 @@ type outcome struct {
 	metrics     counters   // the lock's own
 	logs        [][]tenure // by node
 	books       books
+	bank        accountsBooks
 }
 
 func (o outcome) seconds() float64 { return o.end.sub(o.begin).Seconds() }

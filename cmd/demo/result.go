@@ -49,6 +49,7 @@ func (o outcome) result(findings []finding) result {
 		Attempts: o.tally.Attempts, Acquired: o.tally.Acquired, Held: o.tally.Held,
 		Unavailable: o.tally.Unavailable, Cancelled: o.tally.Cancelled, Lost: o.tally.Lost,
 		Writes: o.tally.writes(), Oversold: o.books.oversold, StaleRejected: o.tally.Rejected,
+		DoubleCharged: o.bank.double, Money: o.bank.money, Replayed: o.tally.Replayed,
 		Overlaps: o.overlaps(), Levels: o.tally.Levels,
 		P50: millis(percentile(waits, 50)), P99: millis(percentile(waits, 99)),
 		OK: true,

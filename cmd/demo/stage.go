@@ -44,8 +44,14 @@ func (s *stage) play(ctx context.Context, servers *servers) (_ outcome, err erro
 	if err := shop.build(ctx); err != nil {
 		return outcome{}, err
 	}
+	if err := (&bank{db: shop.db}).build(ctx); err != nil {
+		return outcome{}, err
+	}
 	if s.lock == lockTierlock {
-		if err := ensureLeaseTable(ctx, shop.db); err != nil {
+		if err := ensureTables(ctx, shop.db); err != nil {
+			return outcome{}, err
+		}
+		if _, err := shop.db.ExecContext(ctx, "DELETE FROM tierlock_demo_idempotency"); err != nil { // of the run before
 			return outcome{}, err
 		}
 	}
@@ -55,6 +61,7 @@ func (s *stage) play(ctx context.Context, servers *servers) (_ outcome, err erro
 	}
 	s.say(fmt.Sprintf("starting %d nodes...", s.nodes))
 	crew, err := hire(ctx, setup{
+		Nodes: s.nodes, Sells: s.sells(), Pays: s.pays(), Listen: s.listen,
 		Lock: s.lock, Guard: s.guarded(), Redis: servers.redisURL, MySQL: servers.dsn,
 		Workers: s.workers, Conns: s.conns(), TTL: s.ttl, Seed: s.seed, Config: document,
 	}, s.nodes, s.stderr)
@@ -69,7 +76,7 @@ func (s *stage) play(ctx context.Context, servers *servers) (_ outcome, err erro
 func (s *stage) run(ctx context.Context, servers *servers, shop *shop, crew *crew) (outcome, error) {
 	s.say("open: " + s.describe())
 	if s.lock == lockTierlock {
-		s.say(fmt.Sprintf("node 0 serves http://%s/metrics, /healthz and /readyz", crew.nodes[0].serves()))
+		s.say(fmt.Sprintf("node 0 serves http://%s/metrics, /healthz and /readyz%s", crew.nodes[0].serves(), s.takesOrders()))
 	}
 	watch, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // an interrupt is no crash
 	defer unwatch()
@@ -100,7 +107,7 @@ func (s *stage) run(ctx context.Context, servers *servers, shop *shop, crew *cre
 		return outcome{}, err
 	}
 	// Interrupted or not, there is a verdict.
-	books, err := s.audit(context.WithoutCancel(ctx), shop)
+	books, bank, err := s.audit(context.WithoutCancel(ctx), shop)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -108,12 +115,16 @@ func (s *stage) run(ctx context.Context, servers *servers, shop *shop, crew *cre
 		options: s.options, interrupted: ctx.Err() != nil,
 		planned: faults(steps), injected: int(sabotage.injected.Load()), outages: sabotage.outages,
 		begin: begin, end: end,
-		tally: crew.counted(), metrics: crew.metrics(), logs: crew.tenures(), books: books,
+		tally: crew.counted(), metrics: crew.metrics(), logs: crew.tenures(), books: books, bank: bank,
 	}, nil
 }
 
-func (s *stage) audit(ctx context.Context, shop *shop) (books, error) {
+func (s *stage) audit(ctx context.Context, shop *shop) (b books, a accountsBooks, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	return shop.audit(ctx)
+	if b, err = shop.audit(ctx); err != nil {
+		return b, a, err
+	}
+	a, err = (&bank{db: shop.db}).audit(ctx)
+	return b, a, err
 }

@@ -26,16 +26,12 @@ func (o outcome) findings() []finding {
 	silence := o.silence()
 	all := []finding{
 		{
-			o.books.oversold == 0, true, "nothing is sold that is not there",
-			fmt.Sprintf("%d orders, %d of them for goods that the stock does not account for", o.books.orders, o.books.oversold),
-		},
-		{
 			overlaps == 0, true, "one holder at a time",
 			fmt.Sprintf("%d turns, %d of them began while another holder's turn went on", t.Acquired, overlaps),
 		},
 		{
-			o.books.orders >= t.Sold, true, "what was committed is in the books",
-			fmt.Sprintf("workers saw %d orders committed, the books have %d", t.Sold, o.books.orders),
+			o.books.orders+o.bank.payments >= t.Sold+t.Paid, true, "what was committed is in the books",
+			fmt.Sprintf("workers saw %d commits, the books have %d", t.Sold+t.Paid, o.books.orders+o.bank.payments),
 		},
 		{
 			t.Attempts == accounted, false, "every attempt has an answer",
@@ -47,6 +43,15 @@ func (o outcome) findings() []finding {
 			fmt.Sprintf("%d writes, the longest time without one was %v", t.writes(), silence.Round(time.Millisecond)),
 		},
 	}
+	if o.sells() {
+		all = append(all, finding{
+			o.books.oversold == 0, true, "nothing is sold that is not there",
+			fmt.Sprintf("%d orders, %d of them for goods that the stock does not account for", o.books.orders, o.books.oversold),
+		})
+	}
+	if o.pays() {
+		all = append(all, o.bankFindings()...)
+	}
 	if o.lock == lockTierlock {
 		all = append(all, finding{
 			o.metrics == t.counters(), false, "the metrics say the same",
@@ -57,6 +62,28 @@ func (o outcome) findings() []finding {
 		return all // what was planned after the interruption is nobody's fault
 	}
 	return append(all, o.faultFindings()...)
+}
+
+// bankFindings judge what became of the money.
+func (o outcome) bankFindings() []finding {
+	b, t := o.bank, o.tally
+	all := []finding{
+		{
+			b.double == 0, true, "nobody is charged twice",
+			fmt.Sprintf("%d payments, %d requests with more than one", b.payments, b.double),
+		},
+		{
+			b.money == 0 && b.astray == 0, true, "money is neither made nor lost",
+			fmt.Sprintf("%d cents more than at the start, %d accounts that the ledger does not account for", b.money, b.astray),
+		},
+	}
+	if o.guarded() {
+		all = append(all, finding{
+			(t.Replayed > 0 || o.interrupted) && t.Differing == 0, true, "who asks again gets the first answer",
+			fmt.Sprintf("%d requests were answered from the record, %d of them differently", t.Replayed, t.Differing),
+		})
+	}
+	return all
 }
 
 // faultFindings judges what the fault should have left behind: without it, the
@@ -77,7 +104,7 @@ func (o outcome) faultFindings() []finding {
 		})
 	case (o.fault == faultMySQLPause || o.fault == faultMySQLKill) && o.lock == lockTierlock:
 		all = append(all, finding{
-			o.tally.Levels.Local > 0 && o.tally.Unavailable > 0 && o.fullAtEnd(), false, "each rung was seen, and left",
+			(o.tally.Levels.Local > 0 || !o.sells()) && o.tally.Unavailable > 0 && o.fullAtEnd(), false, "each rung was seen, and left",
 			fmt.Sprintf("%d turns within a process alone, %d refused; the last ones on both tiers: %t",
 				o.tally.Levels.Local, o.tally.Unavailable, o.fullAtEnd()),
 		})

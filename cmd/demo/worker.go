@@ -81,11 +81,15 @@ func (w *worker) refused(ctx context.Context, err error) {
 		if !errors.Is(err, errUnavailable) {
 			w.ledger.trouble(err)
 		}
-		// A lock that refuses at once must not make the workers spin.
-		select {
-		case <-ctx.Done():
-		case <-time.After(20*time.Millisecond + time.Duration(w.rng.Int64N(int64(60*time.Millisecond)))):
-		}
+		w.rest(ctx) // a lock that refuses at once must not make the workers spin
+	}
+}
+
+// rest is a moment before the next try.
+func (w *worker) rest(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(20*time.Millisecond + time.Duration(w.rng.Int64N(int64(60*time.Millisecond)))):
 	}
 }
 
