@@ -22,7 +22,7 @@ type front struct {
 	addr   string
 }
 
-func openFront(at string, from prometheus.Gatherer, l locker) (*front, error) {
+func openFront(at string, from prometheus.Gatherer, l locker, books *ledger) (*front, error) {
 	if at == "" {
 		at = "127.0.0.1:0" // the system chooses a port
 	}
@@ -41,7 +41,7 @@ func openFront(at string, from prometheus.Gatherer, l locker) (*front, error) {
 		fmt.Fprintln(w, "ready")
 	})
 	if lock, ok := l.(*tierlock); ok && lock.guard != nil {
-		counter{lock}.register(mux)
+		counter{lock, books}.register(mux)
 	}
 	f := &front{server: &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}, addr: listener.Addr().String()}
 	go func() { _ = f.server.Serve(listener) }() // until close

@@ -25,7 +25,7 @@ func TestFront(t *testing.T) {
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "tierlock_test_total", Help: "Of this test."})
 	registry.MustRegister(counter)
 	rung := "none"
-	f, err := openFront("", registry, onRung{name: &rung})
+	f, err := openFront("", registry, onRung{name: &rung}, &ledger{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,6 +74,7 @@ type tally struct {
 	Paid        int64 // committed payments
 	Replayed    int64 // payments that were answered before
 	Differing   int64 // of them with another answer
+	Served      int64 // requests of clients that are no workers
 	Rejected    int64 // writes that the lease row refused
 	Failed      int64 // writes that failed otherwise, or whose outcome is unknown
 	Levels      levels
@@ -113,6 +114,7 @@ func (t tally) plus(other tally) tally {
 	t.Paid += other.Paid
 	t.Replayed += other.Replayed
 	t.Differing += other.Differing
+	t.Served += other.Served
 	t.Rejected += other.Rejected
 	t.Failed += other.Failed
 	t.Levels.Full += other.Levels.Full

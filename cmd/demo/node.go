@@ -84,7 +84,7 @@ func (n *node) work(commands *json.Decoder) (err error) {
 		return err
 	}
 	n.locks = locks
-	front, err := openFront(n.setup.Listen, metrics, locks)
+	front, err := openFront(n.setup.Listen, metrics, locks, &n.ledger)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,8 @@ import (
 // counter takes orders and payments over HTTP, each once per Idempotency-Key and
 // under the locks that the workers take.
 type counter struct {
-	lock *tierlock
+	lock   *tierlock
+	ledger *ledger
 }
 
 func (c counter) register(mux *http.ServeMux) {
@@ -23,7 +24,11 @@ func (c counter) register(mux *http.ServeMux) {
 
 // once has a handler run in the transaction that its answer is stored by.
 func (c counter) once(keys func(*http.Request) ([]string, error), handler http.HandlerFunc) http.Handler {
-	return idemhttp.Middleware(c.lock.guard, idemhttp.WithLock(c.lock.locker, keys))(handler)
+	serve := idemhttp.Middleware(c.lock.guard, idemhttp.WithLock(c.lock.locker, keys))(handler)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.ledger.count(func(t *tally) { t.Served++ })
+		serve.ServeHTTP(w, r)
+	})
 }
 
 // order is what a client asks the shop for.

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"fmt"
 	"net"
 	"net/http"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tierlock/tierlock/internal/stack"
 )
 
 // The controls: without a guard whoever asks twice is charged twice, and without a
@@ -76,13 +79,16 @@ func TestReadme_curl(t *testing.T) {
 	if len(lines) != 2 || !strings.Contains(lines[0], "/payments") || !strings.Contains(lines[1], "/orders") {
 		t.Fatalf("the README has the lines %q", lines)
 	}
-	addr := freePort(t)
+	addr, database := freePort(t), stack.SharedSQL(t, stack.MariaDB).CreateDatabase(t)
+	if err := database.Exec(t.Context(), fmt.Sprintf("GRANT CREATE, DROP, ALTER, INDEX ON %s.* TO %s@'%%'", database.Name, database.User())); err != nil {
+		t.Fatal(err)
+	}
 	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
 	said := &opened{open: func() {}}
 	over := make(chan int, 1)
 	go func() {
 		var stdout bytes.Buffer
-		over <- demo(ctx, []string{"-scenario", "all", "-listen", addr, "-nodes", "1", "-workers", "2", "-duration", "1m", "-json"}, &stdout, said)
+		over <- demo(ctx, []string{"-scenario", "payment", "-listen", addr, "-mysql", database.DSN(), "-nodes", "1", "-workers", "2", "-duration", "1m", "-json"}, &stdout, said)
 	}()
 	defer func() {
 		interrupt()
@@ -107,12 +113,14 @@ func TestReadme_curl(t *testing.T) {
 		shell := strings.Replace(strings.Replace(line, "127.0.0.1:8080", addr, 1), "curl ", curl+" -sS ", 1)
 		out, err := exec.CommandContext(t.Context(), "sh", "-c", shell).CombinedOutput()
 		if err != nil {
-			t.Fatalf("%s: %v\n%s", shell, err, out)
+			t.Errorf("%s: %v\n%s", shell, err, out)
+			return "", "", ""
 		}
 		head, body, _ := strings.Cut(string(out), "\r\n\r\n")
 		fields := strings.Fields(head)
 		if len(fields) < 2 {
-			t.Fatalf("%s: %q", shell, out)
+			t.Errorf("%s: %q", shell, out)
+			return "", "", ""
 		}
 		return fields[1], head, body
 	}
@@ -134,46 +142,38 @@ func TestReadme_curl(t *testing.T) {
 			t.Errorf("no key: %s\n%s", headers, body)
 		}
 	}
-	if status, headers := inFlight(t, addr); status != http.StatusConflict || headers.Get("Retry-After") == "" {
-		t.Errorf("in flight: %d, %v", status, headers)
+	db, err := sql.Open("mysql", database.DSN())
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-// inFlight has many ask for one thing at once, until one is told that it is under
-// way.
-func inFlight(t *testing.T, addr string) (status int, headers http.Header) {
-	t.Helper()
-	for round := range 200 {
-		answers := make(chan *http.Response, 8)
-		for range cap(answers) {
-			go func() {
-				request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/orders", strings.NewReader(`{"product": 1, "quantity": 100}`))
-				if err != nil {
-					answers <- nil
-					return
-				}
-				request.Header.Set("Content-Type", "application/json")
-				request.Header.Set("Idempotency-Key", fmt.Sprintf("round-%d", round))
-				response, err := http.DefaultClient.Do(request)
-				if err != nil {
-					answers <- nil
-					return
-				}
-				_ = response.Body.Close()
-				answers <- response
-			}()
-		}
-		for range cap(answers) {
-			if r := <-answers; r != nil {
-				status, headers = r.StatusCode, r.Header
-				if status == http.StatusConflict {
-					defer http.DefaultClient.CloseIdleConnections()
-					return status, headers
-				}
-			}
-		}
+	defer db.Close() //nolint:errcheck // only read here
+	inTheWay, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return status, headers
+	defer inTheWay.Rollback()
+	if _, err := inTheWay.ExecContext(t.Context(), "SELECT * FROM tierlock_demo_product FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	// One of them is under way until the row is free, and the other is told so.
+	line := strings.Replace(lines[1], "order-1", "order-2", 1)
+	type answer struct{ status, headers string }
+	answers := make(chan answer, 2)
+	for range cap(answers) {
+		go func() {
+			status, headers, _ := run(line)
+			answers <- answer{status, headers}
+		}()
+	}
+	if got := <-answers; got.status != "409" || !strings.Contains(got.headers, "Retry-After: ") {
+		t.Errorf("in flight: %s", got.headers)
+	}
+	if err := inTheWay.Rollback(); err != nil {
+		t.Error(err)
+	}
+	if got := <-answers; got.status != "200" {
+		t.Errorf("the request that was in flight: %s", got.headers)
+	}
 }
 
 func freePort(t *testing.T) string {
