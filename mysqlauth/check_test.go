@@ -45,7 +45,7 @@ func TestCheck_findings(t *testing.T) {
 			"column token":                      {"ALTER TABLE lease MODIFY token BINARY(15) NULL"},
 			"column expires_at":                 {"ALTER TABLE lease MODIFY expires_at DATETIME NOT NULL"},
 			"column guard":                      {"ALTER TABLE lease DROP COLUMN guard"},
-			"version 7, this driver needs":      {"INSERT INTO schema_version VALUES (7, UTC_TIMESTAMP(6))"},
+			"version 7, this driver needs":      {"INSERT INTO schema_version (version, applied_at) VALUES (7, UTC_TIMESTAMP(6))"},
 			"version 0, this driver needs":      {"DELETE FROM schema_version"},
 			errNoFloor.Error():                  {"DELETE FROM floor"},
 		} {
