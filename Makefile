@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .PHONY: help demo test soak lint fmt services mysql build clean
 
 DEMO ?= -story # flags of the demo, as in: make demo DEMO='-fault redis-kill'
-PKG  ?= ./...
+PKG  ?= ./internal/soak ./tier ./idempotency ./... # the longest first
 RACE := go test -race -count=1 -parallel 8 # tests wait for servers more than they compute
 GOLANGCI := bin/golangci-lint
 MODULES := deploy/compose examples idempotency/idemgrpc # their dependencies are not the library's
