@@ -3,10 +3,12 @@
 package tiertest_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/tierlock/tierlock/internal/stack"
 	"github.com/tierlock/tierlock/internal/tiers"
+	"github.com/tierlock/tierlock/mysqlauth"
 	"github.com/tierlock/tierlock/tier/tiertest"
 )
 
@@ -20,6 +22,49 @@ func TestReal(t *testing.T) {
 			t.Parallel()
 			tiertest.Run(t, func(t *testing.T) tiertest.Harness { return newReal(t, engine) })
 		})
+	}
+}
+
+// TestReal_sharded keeps them with the keys spread over two databases.
+func TestReal_sharded(t *testing.T) {
+	for _, engine := range stack.Engines() {
+		t.Run(engine.String(), func(t *testing.T) {
+			t.Parallel()
+			tiertest.Run(t, func(t *testing.T) tiertest.Harness { return newSharded(t, engine) })
+		})
+	}
+}
+
+func newSharded(t *testing.T, engine stack.Engine) tiertest.Harness {
+	first, second := tiers.New(t, engine), tiers.New(t, engine)
+	return tiertest.Harness{
+		Node: func(t *testing.T) tiertest.Node {
+			a, b := first.Node(t), second.Node(t)
+			t.Cleanup(func() { _ = b.Filter.Close(context.Background()) }) // one is enough
+			authority, err := mysqlauth.NewSharded(mysqlauth.Shard{Name: "a", Authority: a.Authority}, mysqlauth.Shard{Name: "b", Authority: b.Authority})
+			if err != nil {
+				t.Fatal(err)
+			}
+			silenceA, silenceB := silence(t, a.ToMySQL), silence(t, b.ToMySQL)
+			return tiertest.Node{
+				Filter: a.Filter, Authority: authority,
+				SilenceFilter: silence(t, a.ToRedis),
+				SilenceAuthority: func() func() {
+					healA, healB := silenceA(), silenceB()
+					return func() {
+						healA()
+						healB()
+					}
+				},
+			}
+		},
+		Flush: func(t *testing.T) { first.Flush(t) },
+		Held:  func(t *testing.T) int { return first.Held(t) + second.Held(t) },
+		Marks: func(t *testing.T) int { return first.Marks(t) },
+		Revoke: func(t *testing.T) {
+			first.Revoke(t)
+			second.Revoke(t)
+		},
 	}
 }
 
