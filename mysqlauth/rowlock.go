@@ -263,7 +263,7 @@ func (l *RowLock) LockAny(ctx context.Context, tx Tx, keys ...string) (string, e
 	var key string
 	err := tx.QueryRowContext(ctx, "SELECT "+l.column+among+" LIMIT 1 FOR UPDATE SKIP LOCKED", args...).Scan(&key)
 	if errors.Is(err, sql.ErrNoRows) {
-		var n int
+		var n int // outside tx, where a plain read waits for locked rows at SERIALIZABLE
 		if err = l.db.QueryRowContext(ctx, "SELECT COUNT(*)"+among, args...).Scan(&n); err == nil && n > 0 {
 			err = ErrRowBusy
 		} else if err == nil {
