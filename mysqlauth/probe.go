@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,9 +20,14 @@ import (
 // commits and whether every statement reaches the same one, and takes one
 // lease through its life. Its error joins all findings, each a *[driver.Error]
 // that says what to do.
-func (a *Authority) Check(ctx context.Context) error {
+//
+// A database that a [Sharded] shares keys out to is refused: alone it would be
+// asked for the keys of the others as well.
+func (a *Authority) Check(ctx context.Context) error { return a.checkAs(ctx, false) }
+
+func (a *Authority) checkAs(ctx context.Context, shard bool) error {
 	return a.detached(ctx, "check", func(ctx context.Context) error {
-		if err := a.check(ctx); err != nil {
+		if err := a.check(ctx, shard); err != nil {
 			return err
 		}
 		return a.roundTrip(ctx)
@@ -30,14 +36,18 @@ func (a *Authority) Check(ctx context.Context) error {
 
 // check puts the questions, on one session. It stops where an answer makes
 // further ones pointless.
-func (a *Authority) check(ctx context.Context) error {
+func (a *Authority) check(ctx context.Context, shard bool) error {
 	s, err := a.sessions.borrow(ctx, "check", a.timeout)
 	if err != nil {
 		return err
 	}
 	defer a.sessions.giveBackBorrowed(s)
 	p := &probe{Authority: a, s: s}
-	for _, ask := range []func() error{p.variables, p.schema, p.canary, p.floor} {
+	questions := []func() error{p.variables, p.schema, p.canary, p.floor}
+	if !shard {
+		questions = slices.Insert(questions, 2, p.alone) // the tables are there
+	}
+	for _, ask := range questions {
 		if err := ask(); err != nil {
 			return errors.Join(append(p.findings, classify("check", err))...)
 		}

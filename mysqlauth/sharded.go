@@ -39,13 +39,15 @@ type Shard struct {
 type Sharded struct {
 	shards []*shard // by name
 	list   string
+
+	mu sync.Mutex // guards what is down
 }
 
 var _ driver.Authority = (*Sharded)(nil)
 
 type shard struct {
 	Shard
-	down bool // its last exchange failed; under the reporter's mutex
+	down bool // its last exchange failed
 }
 
 var shardName = regexp.MustCompile(`^[a-z0-9_-]{1,64}$`)
@@ -152,16 +154,16 @@ func (s *Sharded) Timeout() time.Duration {
 // about the keys of all shards: so a failure counts only while no shard answers. The
 // keys of a shard that is down meet its errors, and the others go on.
 func (s *Sharded) Observe(o driver.Observer) {
-	var mu sync.Mutex
 	for _, one := range s.shards {
 		one.Authority.Observe(func(c driver.Call) {
-			failed := c.Err != nil && driver.ClassOf(c.Err) != driver.ClassContention && driver.ClassOf(c.Err) != driver.ClassCaller
-			mu.Lock()
+			class := driver.ClassOf(c.Err)
+			failed := c.Err != nil && class != driver.ClassContention && class != driver.ClassCaller
+			s.mu.Lock()
 			if c.Err == nil || failed {
 				one.down = failed
 			}
 			others := slices.ContainsFunc(s.shards, func(other *shard) bool { return !other.down })
-			mu.Unlock()
+			s.mu.Unlock()
 			if !failed || !others {
 				o(c)
 			}
@@ -178,37 +180,50 @@ func (s *Sharded) Ping(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// each does something with all shards at once.
+// each does something with all shards at once, and says in an error whose it is.
 func (s *Sharded) each(do func(*shard) error) []error {
 	errs := make([]error, len(s.shards))
 	var all sync.WaitGroup
 	for i, one := range s.shards {
-		all.Go(func() { errs[i] = do(one) })
+		all.Go(func() { errs[i] = one.named(do(one)) })
 	}
 	all.Wait()
 	return errs
 }
 
+func (one *shard) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("shard %q: %w", one.Name, err)
+}
+
 // Check implements [driver.Authority]: every shard must do, and know the same list.
 // The first start records it.
 func (s *Sharded) Check(ctx context.Context) error {
-	for i, err := range s.each(func(one *shard) error { return one.Authority.Check(ctx) }) {
-		if err != nil {
-			return fmt.Errorf("shard %q: %w", s.shards[i].Name, err)
+	// A list that differs is refused before it is written anywhere: it would stay
+	// in the databases that it has and the others do not.
+	for _, ask := range []func(*shard) error{
+		func(one *shard) error { return one.Authority.checkAs(ctx, true) },
+		func(one *shard) error { return s.agree(ctx, one, false) },
+	} {
+		if err := errors.Join(s.each(ask)...); err != nil {
+			return err
 		}
 	}
-	// In the order of the names and one after another, so that of two lists that have
-	// a shard in common one is refused.
+	// In the order of the names and one after another, so that of lists that are new
+	// and have a shard in common one is refused and one is not.
 	for _, one := range s.shards {
-		if err := s.record(ctx, one); err != nil {
-			return fmt.Errorf("shard %q: %w", one.Name, err)
+		if err := s.agree(ctx, one, true); err != nil {
+			return one.named(err)
 		}
 	}
 	return nil
 }
 
-// record asks a database which shard it is, or tells it.
-func (s *Sharded) record(ctx context.Context, one *shard) error {
+// agree compares what a database says of itself, if it does, and with tell tells it
+// before. The primary key lets one of many in.
+func (s *Sharded) agree(ctx context.Context, one *shard, tell bool) error {
 	a := one.Authority
 	return a.detached(ctx, "check", func(ctx context.Context) error {
 		session, err := a.sessions.borrow(ctx, "check", a.timeout)
@@ -216,27 +231,57 @@ func (s *Sharded) record(ctx context.Context, one *shard) error {
 			return err
 		}
 		defer a.sessions.giveBackBorrowed(session)
-		_, err = session.exec(a.timeout, "INSERT INTO "+a.tables.shard+
-			" (id, name, list, recorded_at) VALUES (1, ?, ?, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE id = id", []byte(one.Name), []byte(s.list))
-		if err != nil {
-			return classify("check", err)
+		if tell {
+			_, err = session.exec(a.timeout, a.tables.tellShard(), []byte(one.Name), []byte(s.list))
+			if err != nil {
+				return classify("check", err)
+			}
 		}
-		var name, list string
-		err = session.query(a.timeout, func(rows *sql.Rows) error { return rows.Scan(&name, &list) }, "SELECT name, list FROM "+a.tables.shard+" WHERE id = 1")
-		if err != nil {
+		name, list, known, err := session.shard(a.timeout)
+		switch {
+		case err != nil:
 			return classify("check", err)
-		}
-		if name == one.Name && list == s.list {
+		case name == one.Name && list == s.list, !known && !tell:
 			return nil
 		}
 		return &driver.Error{
 			Tier: "mysql", Op: "check", Class: driver.ClassConfig,
 			Err: fmt.Errorf("the database says that it is shard %q of %q, and the configuration says %q of %q", name, list, one.Name, s.list),
 			Advice: "start with the list that is recorded; to change it stop every process, wait for the longest TTL, and empty the table " +
-				"shard in each database: keys of other lists may be held twice",
+				"shard in each database: while lists differ a key may be held in two databases",
 		}
 	})
 }
+
+// shard asks which shard the database says it is.
+func (s *session) shard(limit time.Duration) (name, list string, known bool, err error) {
+	err = s.query(limit, func(rows *sql.Rows) error {
+		known = true
+		return rows.Scan(&name, &list)
+	}, s.from.tables.readShard())
+	return name, list, known, err
+}
+
+// alone finds a database whose keys are shared out, for an authority that would
+// grant them all.
+func (p *probe) alone() error {
+	name, list, known, err := p.s.shard(p.timeout)
+	if known {
+		p.found(driver.ClassConfig, "compose it with the other shards by NewSharded; to use it alone again stop every process, wait for "+
+			"the longest TTL, and empty the table shard", "the database is shard %q of %q, and other keys belong to others", name, list)
+	}
+	if n := errorNumber(err); n == 1142 || n == 1146 {
+		return nil // whoever shares out keys needs the table and the right
+	}
+	return err
+}
+
+// Args: name, list.
+func (t tables) tellShard() string {
+	return "INSERT INTO " + t.shard + " (id, name, list, recorded_at) VALUES (1, ?, ?, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE id = id"
+}
+
+func (t tables) readShard() string { return "SELECT name, list FROM " + t.shard + " WHERE id = 1" }
 
 // Close implements [driver.Authority].
 func (s *Sharded) Close(ctx context.Context) error {
