@@ -283,7 +283,7 @@ func (a *attempt) lease(ctx context.Context, g driver.Grant, by grantor, level L
 		return nil, ErrClosed
 	}
 	if level == LevelLocal {
-		l.promoteSoon(t) // the tier may have come back before the tenure was there to be seen
+		l.promoteSoon(t.holding) // the tier may have come back before the tenure was there to be seen
 	}
 	// Behind the caller: a sink or redactor that panics here would leave a lease
 	// that nobody has a handle on.

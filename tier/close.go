@@ -74,41 +74,42 @@ func (r *renewer) empty() <-chan struct{} {
 
 // stop ends all renewals, tells the holders that the locker is closed, and
 // returns them.
-func (r *renewer) stop() []*tenure {
+func (r *renewer) stop() []*holding {
 	r.mu.Lock()
 	r.stopped = true
 	r.poke()
 	r.mu.Unlock()
 	held := r.snapshot()
-	for _, t := range held {
-		t.mu.Lock()
-		t.callOff(ErrClosed)
-		t.unlock()
+	for _, h := range held {
+		h.mu.Lock()
+		h.current.callOff(ErrClosed)
+		h.unlock()
 	}
 	return held
 }
 
 // snapshot returns what is held.
-func (r *renewer) snapshot() []*tenure {
+func (r *renewer) snapshot() []*holding {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.held))
 }
 
 // awaitReleases waits for the holders, and names what they did not release.
-func (r *renewer) awaitReleases(ctx context.Context, held []*tenure) error {
+func (r *renewer) awaitReleases(ctx context.Context, held []*holding) error {
 	select {
 	case <-r.empty():
 	case <-ctx.Done():
 	}
 	var errs []error
-	for _, t := range held {
-		t.mu.Lock()
+	for _, h := range held {
+		h.mu.Lock()
+		t := h.current
 		if t.state != tenureEnding {
 			t.lose(ErrClosed)
 			errs = append(errs, t.error("close", fmt.Errorf("not released; it %s", expiry(t.until))))
 		}
-		t.unlock()
+		h.unlock()
 	}
 	if len(errs) > 0 {
 		errs = append(errs, ctx.Err())

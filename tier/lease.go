@@ -30,7 +30,7 @@ func (l *Lease) Key() string { return l.key }
 
 // Fence returns the number of this tenure, larger than that of every earlier
 // tenure of the key; 0 on LevelFilter and LevelLocal. It never changes.
-func (l *Lease) Fence() uint64 { return l.grant.Fence }
+func (l *Lease) Fence() uint64 { return l.fence }
 
 // Level returns which tiers stand behind the lease. It never changes.
 func (l *Lease) Level() Level { return l.level }
@@ -40,20 +40,24 @@ func (l *Lease) Holder() string { return l.terms.holder }
 
 // Tenure returns what a guarded write proves.
 func (l *Lease) Tenure() driver.Tenure {
-	return driver.Tenure{Key: l.full, Token: l.grant.Token, Fence: l.grant.Fence, Table: l.grant.Table}
+	return driver.Tenure{Key: l.full, Token: l.grant.Token, Fence: l.fence, Table: l.grant.Table}
 }
 
 // Context carries the values of the context given to Acquire, not its deadline
 // or its end; pass it on to re-enter. It ends with cause [ErrLost] when the
 // lease is lost, [ErrMaxHold] when it was held too long, [ErrClosed] when the
 // locker was closed, and [context.Canceled] when its last handle is released.
-func (l *Lease) Context() context.Context { return l.ctx }
+func (l *Lease) Context() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.context()
+}
 
 // Done is Context().Done, except that it looks at the clock first: in a process
 // that was stopped it is closed as soon as somebody asks.
 func (l *Lease) Done() <-chan struct{} {
 	_ = l.err()
-	return l.ctx.Done()
+	return l.Context().Done()
 }
 
 // Err returns nil while the lease is held, the cause with which its context
@@ -123,7 +127,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 			return cause
 		case tenureHeld:
 		}
-		answer := by.Renew(ctx, []driver.Renewal{{Key: l.full, Token: token, TTL: l.terms.ttl, Until: until}})[0]
+		answer := by.Renew(ctx, []driver.Renewal{{Key: l.full, Token: token, TTL: l.ttl, Until: until}})[0]
 		if busy(answer.Err) && pause(ctx, busyRenewal) {
 			l.locker.metrics.renewal(false, answer.Err)
 			continue
@@ -159,7 +163,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	l.locker.behind.begin()
 	defer l.locker.behind.done()
-	defer l.locker.renewer.forget(l.tenure)
+	defer l.locker.renewer.forget(l.holding)
 	if loss != nil {
 		l.locker.metrics.release(releaseLost)
 		return l.error("release", fmt.Errorf("%w: %w", ErrLost, loss))

@@ -32,7 +32,7 @@ func (ls Leases) Context() (ctx context.Context, cancel context.CancelFunc) {
 	if len(ls) == 0 {
 		return context.WithCancel(context.Background())
 	}
-	return ls.join(context.WithoutCancel(ls[0].ctx))
+	return ls.join(context.WithoutCancel(ls[0].Context()))
 }
 
 // join makes a context of ctx that carries all leases, and ends with each.
@@ -43,7 +43,8 @@ func (ls Leases) join(ctx context.Context) (context.Context, context.CancelFunc)
 	ctx, end := context.WithCancelCause(ctx)
 	unhook := make([]func() bool, len(ls))
 	for i, lease := range ls {
-		unhook[i] = context.AfterFunc(lease.ctx, func() { end(context.Cause(lease.ctx)) })
+		held := lease.Context()
+		unhook[i] = context.AfterFunc(held, func() { end(context.Cause(held)) })
 	}
 	return ctx, func() {
 		for _, stop := range unhook {

@@ -17,28 +17,28 @@ type markWriter struct {
 	last       bool // its last write is due or done: nothing else may write it
 }
 
-// marked reports whether the tenure has a mark beside what stands behind it.
-func (t *tenure) marked() bool {
-	return t.locker.filter != nil && t.policy.Tiers == TiersBoth
+// marked reports whether there is a mark beside what stands behind it.
+func (h *holding) marked() bool {
+	return h.locker.filter != nil && h.policy.Tiers == TiersBoth
 }
 
 // startRefresh reports whether the mark may be written now; the caller then
 // calls endRefresh. The caller holds the mutex.
-func (t *tenure) startRefresh() bool {
-	if t.marks.last || t.marks.refreshing || !t.marked() {
+func (h *holding) startRefresh() bool {
+	if h.marks.last || h.marks.refreshing || !h.marked() {
 		return false
 	}
-	t.marks.refreshing = true
+	h.marks.refreshing = true
 	return true
 }
 
 // endRefresh makes up for a last write that had to wait.
-func (t *tenure) endRefresh() {
-	t.mu.Lock()
-	defer t.unlock()
-	t.marks.refreshing = false
-	if t.marks.last {
-		t.finishMark()
+func (h *holding) endRefresh() {
+	h.mu.Lock()
+	defer h.unlock()
+	h.marks.refreshing = false
+	if h.marks.last {
+		h.current.finishMark()
 	}
 }
 

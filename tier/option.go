@@ -158,7 +158,9 @@ func (t terms) lookOnce() terms {
 
 // margin is how long before its expiry a lease counts as lost: twice what the
 // server's clock may drift or step meanwhile (promise P4).
-func (t *terms) margin() time.Duration { return max(t.ttl/10, 50*time.Millisecond) }
+func (t *terms) margin() time.Duration { return margin(t.ttl) }
+
+func margin(ttl time.Duration) time.Duration { return max(ttl/10, 50*time.Millisecond) }
 
 type lockerOption func(*settings)
 

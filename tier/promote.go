@@ -21,14 +21,15 @@ import (
 
 // promoteAll promotes every local tenure whose deciding tier serves.
 func (l *Locker) promoteAll() {
-	for _, t := range l.renewer.snapshot() {
-		l.promoteSoon(t)
+	for _, h := range l.renewer.snapshot() {
+		l.promoteSoon(h)
 	}
 }
 
 // promoteSoon promotes a tenure behind the caller, if it is a local one that can
 // be and is not on its way already.
-func (l *Locker) promoteSoon(t *tenure) {
+func (l *Locker) promoteSoon(h *holding) {
+	t := h.current // the only one: a local lease is never handed on
 	if t.level != LevelLocal || l.deciding(t.policy).State() != breaker.Closed {
 		return
 	}
@@ -56,7 +57,7 @@ func (l *Locker) promote(t *tenure) (again bool) {
 	for t.err() == nil {
 		by := l.grantorOf(t)
 		ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
-		grant, err := by.Claim(ctx, driver.Claim{Key: t.full, TTL: t.terms.ttl, Holder: t.terms.holder, Block: 1})
+		grant, err := by.Claim(ctx, driver.Claim{Key: t.full, TTL: t.ttl, Holder: t.holder, Block: 1})
 		cancel()
 		refusal, refused := errors.AsType[*driver.Refusal](err)
 		switch {
@@ -87,7 +88,7 @@ var errOvertaken = fmt.Errorf("%w: another process was granted the key while it 
 // its own for each try: the driver may still be undoing the last one's.
 func (l *Locker) grantorOf(t *tenure) grantor {
 	if t.policy.Tiers == TiersFilter {
-		return &markGrantor{locker: l, token: driver.NewToken(), ttl: t.terms.ttl, undoing: t.undoing}
+		return &markGrantor{locker: l, token: driver.NewToken(), ttl: t.ttl, undoing: t.undoing}
 	}
 	return l.rows
 }

@@ -29,7 +29,7 @@ type renewer struct {
 
 	mu      sync.Mutex
 	due     renewalHeap
-	held    map[*tenure]struct{} // granted, and neither released nor lost
+	held    map[*holding]struct{} // granted, and neither released nor lost
 	running bool
 	stopped bool
 	changed chan struct{} // wakes the goroutine; holds one value
@@ -37,26 +37,26 @@ type renewer struct {
 }
 
 func newRenewer(l *Locker) *renewer {
-	return &renewer{locker: l, held: make(map[*tenure]struct{}), changed: make(chan struct{}, 1)}
+	return &renewer{locker: l, held: make(map[*holding]struct{}), changed: make(chan struct{}, 1)}
 }
 
 // third is when a lease is renewed next: a third of its TTL, give or take a
 // tenth of that.
-func (t *terms) third() time.Duration {
-	d := t.ttl / 3
+func (h *holding) third() time.Duration {
+	d := h.ttl / 3
 	return d*9/10 + rand.N(d/5)
 }
 
 // add takes a new lease, or returns false when the locker was closed.
-func (r *renewer) add(t *tenure) bool {
+func (r *renewer) add(h *holding) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopped {
 		return false
 	}
-	r.held[t] = struct{}{}
-	t.renewing.index = -1
-	r.schedule(t, time.Now().Add(t.terms.third()))
+	r.held[h] = struct{}{}
+	h.renewing.index = -1
+	r.schedule(h, time.Now().Add(h.third()))
 	if !r.running {
 		r.running = true
 		r.locker.behind.run(r.loop)
@@ -65,17 +65,17 @@ func (r *renewer) add(t *tenure) bool {
 }
 
 // schedule plans the lease's next renewal. The caller holds the mutex.
-func (r *renewer) schedule(t *tenure, at time.Time) {
-	if t.renewing.suspended || r.stopped {
+func (r *renewer) schedule(h *holding, at time.Time) {
+	if h.renewing.suspended || r.stopped {
 		return
 	}
-	t.renewing.at = at
-	if t.renewing.index >= 0 {
-		heap.Fix(&r.due, t.renewing.index)
+	h.renewing.at = at
+	if h.renewing.index >= 0 {
+		heap.Fix(&r.due, h.renewing.index)
 	} else {
-		heap.Push(&r.due, t)
+		heap.Push(&r.due, h)
 	}
-	if t.renewing.index == 0 {
+	if h.renewing.index == 0 {
 		r.poke()
 	}
 }
@@ -87,32 +87,32 @@ func (r *renewer) poke() {
 	}
 }
 
-func (r *renewer) plan(t *tenure, in time.Duration) {
+func (r *renewer) plan(h *holding, in time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.schedule(t, time.Now().Add(in))
+	r.schedule(h, time.Now().Add(in))
 }
 
-// suspend ends the renewals of a tenure that is called off or being released.
-func (r *renewer) suspend(t *tenure) {
+// suspend ends the renewals of what is called off or being released.
+func (r *renewer) suspend(h *holding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unschedule(t)
+	r.unschedule(h)
 }
 
-func (r *renewer) unschedule(t *tenure) {
-	t.renewing.suspended = true
-	if t.renewing.index >= 0 {
-		heap.Remove(&r.due, t.renewing.index)
+func (r *renewer) unschedule(h *holding) {
+	h.renewing.suspended = true
+	if h.renewing.index >= 0 {
+		heap.Remove(&r.due, h.renewing.index)
 	}
 }
 
-// forget drops a tenure that is lost or whose release was answered.
-func (r *renewer) forget(t *tenure) {
+// forget drops what is lost or whose release was answered.
+func (r *renewer) forget(h *holding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unschedule(t)
-	delete(r.held, t)
+	r.unschedule(h)
+	delete(r.held, h)
 	if len(r.held) > 0 {
 		return
 	}
@@ -151,19 +151,19 @@ type renewalBatch struct {
 
 // inBatches sorts leases by grantor and TTL, since one statement carries one.
 // The renewer's mutex must be free: tenures take it under their own.
-func inBatches(due []*tenure) map[renewalBatch][]*tenure {
-	batches := make(map[renewalBatch][]*tenure)
-	for _, t := range due {
-		by, _ := t.standing()
-		of := renewalBatch{by, t.terms.ttl}
-		batches[of] = append(batches[of], t)
+func inBatches(due []*holding) map[renewalBatch][]*holding {
+	batches := make(map[renewalBatch][]*holding)
+	for _, h := range due {
+		by, _ := h.standing()
+		of := renewalBatch{by, h.ttl}
+		batches[of] = append(batches[of], h)
 	}
 	return batches
 }
 
 // collect takes what is due out of the heap. A lease is planned again when its
 // answer is in.
-func (r *renewer) collect(now time.Time) (due []*tenure, next time.Duration, more bool) {
+func (r *renewer) collect(now time.Time) (due []*holding, next time.Duration, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.held) == 0 || r.stopped {
@@ -171,7 +171,7 @@ func (r *renewer) collect(now time.Time) (due []*tenure, next time.Duration, mor
 		return nil, 0, false
 	}
 	for len(r.due) > 0 && !r.due[0].renewing.at.After(now) {
-		due = append(due, heap.Pop(&r.due).(*tenure))
+		due = append(due, heap.Pop(&r.due).(*holding))
 	}
 	next = time.Hour
 	if len(r.due) > 0 {
@@ -182,32 +182,32 @@ func (r *renewer) collect(now time.Time) (due []*tenure, next time.Duration, mor
 
 // renewAll renews leases of one batch: what stands behind them first, then the
 // marks.
-func (l *Locker) renewAll(of renewalBatch, tenures []*tenure) {
-	requests := make([]driver.Renewal, len(tenures))
-	for i, t := range tenures {
-		t.mu.Lock()
-		requests[i] = driver.Renewal{Key: t.full, Token: t.token, TTL: of.ttl, Until: t.until}
-		t.mu.Unlock()
+func (l *Locker) renewAll(of renewalBatch, holdings []*holding) {
+	requests := make([]driver.Renewal, len(holdings))
+	for i, h := range holdings {
+		h.mu.Lock()
+		requests[i] = driver.Renewal{Key: h.full, Token: h.token, TTL: of.ttl, Until: h.until}
+		h.mu.Unlock()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), of.ttl/3)
 	answers := of.by.Renew(ctx, requests)
 	cancel()
 	var marks []driver.KeyMark
-	var marked []*tenure
+	var marked []*holding
 	for i, answer := range answers {
-		t := tenures[i]
-		_ = t.renewed(of.by, answer) // the lease's context tells the holder
-		l.promoteSoon(t)
-		l.renewer.plan(t, t.nextRenewal(answer.Err))
+		h := holdings[i]
+		_ = h.renewed(of.by, answer) // the lease's context tells the holder
+		l.promoteSoon(h)
+		l.renewer.plan(h, h.nextRenewal(answer.Err))
 		if answer.Err != nil {
 			continue
 		}
-		t.mu.Lock()
-		if t.startRefresh() {
-			marks = append(marks, driver.KeyMark{Key: t.full, Mark: t.mark})
-			marked = append(marked, t)
+		h.mu.Lock()
+		if h.startRefresh() {
+			marks = append(marks, driver.KeyMark{Key: h.full, Mark: h.mark})
+			marked = append(marked, h)
 		}
-		t.mu.Unlock()
+		h.mu.Unlock()
 	}
 	if len(marks) == 0 {
 		return
@@ -216,16 +216,17 @@ func (l *Locker) renewAll(of renewalBatch, tenures []*tenure) {
 	defer cancel()
 	// Absent, foreign or unreachable: a mark is never a sign of loss.
 	_, _ = l.filter.Refresh(ctx, marks)
-	for _, t := range marked {
-		t.endRefresh()
+	for _, h := range marked {
+		h.endRefresh()
 	}
 }
 
-// renewed applies an answer to the tenure, unless that stands on something else
-// by now. It returns the tenure's error when it has ended.
-func (t *tenure) renewed(by grantor, answer driver.Renewed) error {
-	t.mu.Lock()
-	defer t.unlock()
+// renewed applies an answer, unless it stands on something else by now. It
+// returns the tenure's error when that has ended.
+func (h *holding) renewed(by grantor, answer driver.Renewed) error {
+	h.mu.Lock()
+	defer h.unlock()
+	t := h.current
 	t.locker.metrics.renewal(by != t.by || t.state != tenureHeld, answer.Err)
 	if by != t.by {
 		return nil
@@ -270,14 +271,14 @@ func (l *Locker) releaseLate(t *tenure, until time.Time) {
 }
 
 // nextRenewal is when to ask again after an answer.
-func (t *tenure) nextRenewal(err error) time.Duration {
+func (h *holding) nextRenewal(err error) time.Duration {
 	if err == nil {
-		return t.terms.third()
+		return h.third()
 	}
 	if busy(err) {
 		return busyRenewal
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return max(renewalFloor, time.Until(t.deadline())/4)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return max(renewalFloor, time.Until(h.deadline())/4)
 }

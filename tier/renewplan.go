@@ -12,7 +12,7 @@ type renewalPlan struct {
 }
 
 // renewalHeap orders leases by their next renewal.
-type renewalHeap []*tenure
+type renewalHeap []*holding
 
 func (h renewalHeap) Len() int           { return len(h) }
 func (h renewalHeap) Less(i, j int) bool { return h[i].renewing.at.Before(h[j].renewing.at) }
@@ -22,9 +22,9 @@ func (h renewalHeap) Swap(i, j int) {
 }
 
 func (h *renewalHeap) Push(x any) {
-	t := x.(*tenure)
-	t.renewing.index = len(*h)
-	*h = append(*h, t)
+	last := x.(*holding)
+	last.renewing.index = len(*h)
+	*h = append(*h, last)
 }
 
 func (h *renewalHeap) Pop() any {

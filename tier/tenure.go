@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,79 +34,78 @@ const (
 
 // tenure is one holder's turn: what its handles, the [Lease]s, share.
 type tenure struct {
-	locker *Locker
+	*holding
 	turn   *turn
-	key    string
-	full   string
-	policy *policy
 	terms  terms
-	level  Level
-	// grant is what it began with: its fence never changes.
-	grant driver.Grant
+	caller context.Context // whose values Context carries
+	fence  uint64          // never changes
 	// granted is a local time before the grant, from which MinHold counts.
 	granted time.Time
 	since   time.Time // of the hold, for metrics
 	rung    fallback.Rung
-	mark    driver.Mark
 
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-
-	mu    sync.Mutex
-	state tenureState
-	// by stands behind the tenure, under token. Promotion changes both, once.
-	by        grantor
-	token     driver.Token
-	promotion chan struct{} // closed when it has ended; nil before it begins
-	// undoing are marks of promotions that failed; only promotions touch it.
-	undoing []driver.Token
-
-	handles  int       // entries not released yet
-	pins     pins      // guarded transactions that Release waits for
-	freeing  bool      // a guarded transaction may have freed the row
-	cause    error     // why it was called off or lost
-	until    time.Time // local time before which it does not expire
-	overdue  time.Time // MaxHold's bound; zero when there is none
-	timer    *time.Timer
-	marks    markWriter
-	notes    []func() // what to log once the mutex is free
-	renewing renewalPlan
-}
-
-// heldBy is the key under which a context carries tenures of a locker, for
-// re-entry: the innermost first.
-type heldBy struct{ locker *Locker }
-
-type carried struct {
-	tenure *tenure
-	outer  *carried
+	// Under the holding's mutex.
+	state   tenureState
+	handles int       // entries not released yet
+	pins    pins      // guarded transactions that Release waits for
+	freeing bool      // a guarded transaction may have freed the row
+	cause   error     // why it was called off or lost
+	overdue time.Time // MaxHold's bound; zero when there is none
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
 }
 
 // newTenure returns nil when the locker was closed meanwhile.
 func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
+	h := &holding{
+		locker: a.locker, key: a.key, full: a.full, policy: a.policy, ttl: a.terms.ttl, holder: a.terms.holder,
+		level: level, grant: g, mark: a.mark, by: by, token: g.Token, until: g.Until,
+	}
 	t := &tenure{
-		locker: a.locker, turn: a.turn, key: a.key, full: a.full, policy: a.policy, terms: a.terms,
-		by: by, token: g.Token,
-		level: level, rung: a.rung(level), grant: g, granted: g.Until.Add(-a.terms.ttl), mark: a.mark, until: g.Until, handles: 1,
+		holding: h, turn: a.turn, terms: a.terms, caller: a.caller, fence: g.Fence,
+		rung: a.rung(level), granted: g.Until.Add(-a.terms.ttl), handles: 1,
 	}
-	if t.terms.maxHold > 0 {
-		t.overdue = time.Now().Add(t.terms.maxHold)
-	}
-	t.ctx, t.cancel = context.WithCancelCause(t.carriedBy(context.WithoutCancel(a.caller)))
-	t.mu.Lock()
-	defer t.unlock()
-	if !a.locker.renewer.add(t) {
+	h.current = t
+	h.mu.Lock()
+	defer h.unlock()
+	t.begin(time.Now())
+	if !a.locker.renewer.add(h) {
 		return nil
 	}
-	t.isGranted()
-	t.timer = time.AfterFunc(t.untilNext(time.Now()), t.tick)
+	h.timer = time.AfterFunc(t.untilNext(time.Now()), h.tick)
 	return t
 }
 
-// carriedBy returns ctx with the tenure in it, for re-entry.
-func (t *tenure) carriedBy(ctx context.Context) context.Context {
-	outer, _ := ctx.Value(heldBy{t.locker}).(*carried)
-	return context.WithValue(ctx, heldBy{t.locker}, &carried{t, outer})
+// begin is the beginning of the hold. The caller holds the mutex.
+func (t *tenure) begin(now time.Time) {
+	if t.terms.maxHold > 0 {
+		t.overdue = now.Add(t.terms.maxHold)
+	}
+	t.isGranted()
+}
+
+// context is made when somebody asks for it. The caller holds the mutex.
+func (t *tenure) context() context.Context {
+	if t.ctx != nil {
+		return t.ctx
+	}
+	t.ctx, t.cancel = context.WithCancelCause(t.carriedBy(context.WithoutCancel(t.caller)))
+	switch t.state {
+	case tenureHeld:
+	case tenureCalledOff, tenureLost:
+		t.cancel(t.cause)
+	case tenureEnding:
+		t.cancel(context.Canceled)
+	}
+	return t.ctx
+}
+
+// endContext ends it, with its cause, if somebody has asked for it. The caller
+// holds the mutex.
+func (t *tenure) endContext(cause error) {
+	if t.cancel != nil {
+		t.cancel(cause)
+	}
 }
 
 // reenter returns another handle on the tenure that ctx carries, nil when it
@@ -128,25 +126,6 @@ func (l *Locker) reenter(ctx context.Context, full string, asked terms) (*Lease,
 	return t.enter(), nil
 }
 
-// unlock frees the mutex and then, behind the caller, says what was noted under
-// it: a log sink may block, or ask the lease, and the caller may be the one who
-// brings other leases' renewals.
-func (t *tenure) unlock() {
-	notes := t.notes
-	t.notes = nil
-	t.mu.Unlock()
-	if len(notes) == 0 {
-		return
-	}
-	t.locker.behind.run(func() {
-		for _, say := range notes {
-			say()
-		}
-	})
-}
-
-func (t *tenure) note(say func()) { t.notes = append(t.notes, say) }
-
 // enter counts another handle, or returns nil when the tenure is not whole any
 // more: its release has begun, or its context has ended.
 func (t *tenure) enter() *Lease {
@@ -159,8 +138,6 @@ func (t *tenure) enter() *Lease {
 	t.handles++
 	return &Lease{tenure: t, reentered: true}
 }
-
-func (t *tenure) deadline() time.Time { return t.until.Add(-t.terms.margin()) }
 
 // untilNext is when the clock has something to say. The caller holds the mutex.
 func (t *tenure) untilNext(now time.Time) time.Duration {
@@ -195,17 +172,6 @@ func (t *tenure) readClock(now time.Time) {
 	}
 }
 
-// tick is the timer.
-func (t *tenure) tick() {
-	t.mu.Lock()
-	defer t.unlock()
-	now := time.Now()
-	t.readClock(now)
-	if t.state == tenureHeld || t.state == tenureCalledOff {
-		t.timer.Reset(t.untilNext(now))
-	}
-}
-
 // err is nil while the tenure is held.
 func (t *tenure) err() error {
 	t.mu.Lock()
@@ -232,8 +198,8 @@ func (t *tenure) callOff(cause error) {
 	t.state = tenureCalledOff
 	t.isLost(cause)
 	t.cause = t.error("hold", cause)
-	t.cancel(t.cause)
-	t.locker.renewer.suspend(t)
+	t.endContext(t.cause)
+	t.locker.renewer.suspend(t.holding)
 	if errors.Is(cause, ErrMaxHold) {
 		t.note(func() {
 			t.locker.log.Error("lease was held longer than allowed; its context is cancelled",
@@ -249,9 +215,9 @@ func (t *tenure) lose(cause error) {
 	case tenureHeld:
 		t.isLost(cause)
 		t.cause = t.error("hold", cause)
-		t.cancel(t.cause)
+		t.endContext(t.cause)
 		t.note(func() {
-			t.locker.log.Warn("lease lost", zap.String("key", t.locker.shown(t.key)), zap.Uint64("fence", t.grant.Fence), zap.Error(cause))
+			t.locker.log.Warn("lease lost", zap.String("key", t.locker.shown(t.key)), zap.Uint64("fence", t.fence), zap.Error(cause))
 		})
 	case tenureCalledOff: // the first cause stands
 	case tenureLost, tenureEnding:
@@ -267,14 +233,7 @@ func (t *tenure) over() {
 	t.timer.Stop()
 	t.turn.ending()
 	t.finishMark()
-	t.locker.renewer.forget(t) // last: Close must see the mark's delete under way
-}
-
-// standing returns what stands behind the tenure now, and under which token.
-func (t *tenure) standing() (grantor, driver.Token) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.by, t.token
+	t.locker.renewer.forget(t.holding) // last: Close must see the mark's delete under way
 }
 
 // end ends the tenure by the server's word, unless its release has begun: what
@@ -296,7 +255,7 @@ func (t *tenure) notOurs(loss *driver.Loss) {
 	switch t.state {
 	case tenureHeld:
 		t.cause = context.Canceled
-		t.cancel(t.cause)
+		t.endContext(t.cause)
 	case tenureCalledOff: // the first cause stands
 	case tenureLost, tenureEnding:
 		return
@@ -319,8 +278,8 @@ func (t *tenure) leave() (last bool, loss *driver.Loss) {
 	}
 	t.state = tenureEnding
 	t.timer.Stop()
-	t.cancel(context.Canceled)
-	t.locker.renewer.suspend(t)
+	t.endContext(context.Canceled)
+	t.locker.renewer.suspend(t.holding)
 	return true, loss
 }
 
