@@ -19,7 +19,8 @@ func (c Config) TierPolicies() []tier.Policy {
 			Attempts: p.Attempts,
 			Backoff:  p.Backoff,
 			LocalFor: p.LocalFor,
-			Options:  []tier.AcquireOption{tier.WithTTL(p.TTL), tier.WithWait(p.Wait), tier.WithMaxHold(p.MaxHold)},
+			Options: []tier.AcquireOption{tier.WithTTL(p.TTL), tier.WithWait(p.Wait), tier.WithMaxHold(p.MaxHold),
+				tier.WithHandoffs(p.Handoffs), tier.WithHandoffFor(p.HandoffFor), tier.WithGiveWay(p.GiveWay)},
 		})
 	}
 	return all
@@ -44,7 +45,8 @@ func (c Config) TierOptions() []tier.Option {
 		tier.WithNamespace(c.Namespace),
 		tier.WithTTL(c.Defaults.TTL),
 		tier.WithWait(c.Defaults.Wait),
-		tier.WithMaxHold(c.Defaults.MaxHold),
+		tier.WithMaxHold(c.Defaults.MaxHold), tier.WithHandoffs(c.Defaults.Handoffs),
+		tier.WithHandoffFor(c.Defaults.HandoffFor), tier.WithGiveWay(c.Defaults.GiveWay),
 		tier.WithMaxWaiters(c.Defaults.MaxWaiters),
 		tier.WithDrain(c.Drain),
 		tier.WithBreaker(c.BreakerSettings()),

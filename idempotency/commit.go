@@ -17,7 +17,8 @@ type transaction struct {
 	attempt   []byte
 	tx        *sql.Tx
 	committed bool
-	unpins    []func()
+	unknown   bool // whether it is
+	unpins    []func(known bool)
 }
 
 func (t *transaction) begin(ctx context.Context) (*sql.Tx, error) {
@@ -32,7 +33,7 @@ func (t *transaction) end(ctx context.Context) {
 		rollback(ctx, t.tx)
 	}
 	for _, unpin := range t.unpins {
-		unpin()
+		unpin(!t.unknown)
 	}
 	t.unpins = nil
 }
@@ -89,6 +90,7 @@ func (t *transaction) reconcile(ctx context.Context, lost error, landed func(*ro
 			return t.error(fmt.Errorf("%w: %w", ErrRetryTx, lost), 0)
 		}
 		if sleep(ctx, 50*time.Millisecond) != nil {
+			t.unknown = true
 			return t.error(fmt.Errorf("%w: the reply to COMMIT was lost, and the server does not say what came of it: %w", ErrInProgress, lost), askAgain)
 		}
 	}

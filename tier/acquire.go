@@ -4,6 +4,7 @@ package tier
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,8 +22,7 @@ const (
 // acquire is the path of every call, in the order it happens: re-entry, the
 // policy, the line inside the process, the filter, the authority, the lease.
 func (l *Locker) acquire(ctx context.Context, key string, asked ask) (*Lease, error) {
-	full, err := l.fullKey(key)
-	if err != nil {
+	if err := checkKey(key); err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Err: err}
 	}
 	policies := l.policies.Load()
@@ -31,27 +31,28 @@ func (l *Locker) acquire(ctx context.Context, key string, asked ask) (*Lease, er
 	if err := t.validate(); err != nil {
 		return nil, &Error{Op: "acquire", Key: key, Err: err}
 	}
-	if lease, err := l.reenter(ctx, full, t); lease != nil || err != nil {
+	if lease, err := l.reenter(ctx, key, t); lease != nil || err != nil {
 		return lease, err
 	}
 	if l.rung(policy) == fallback.FailClosed && l.closing.Err() == nil {
 		return nil, &Error{Op: "acquire", Key: key, RetryAfter: l.deciding(policy).RetryAfter(), Err: policy.closed}
 	}
-	return l.attempt(ctx, key, full, asked, policies, policy, t)
+	return l.attempt(ctx, key, asked, policies, policy, t)
 }
 
 // attempt is apart from acquire, so that a call that fails closed costs nothing.
-func (l *Locker) attempt(ctx context.Context, key, full string, asked ask, policies *policySet, policy *policy, t terms) (*Lease, error) {
+func (l *Locker) attempt(ctx context.Context, key string, asked ask, policies *policySet, policy *policy, t terms) (*Lease, error) {
 	a := &attempt{
-		locker: l, caller: ctx, key: key, full: full,
-		ask: asked, policies: policies, policy: policy, terms: t,
-		mark: driver.Mark{Token: driver.NewToken(), TTL: t.ttl},
-		poll: newPoll(t.ttl),
+		locker: l, caller: ctx, key: key, ask: asked, policies: policies, policy: policy, terms: t, end: time.Now().Add(t.wait),
 	}
-	bound, unbind := l.bound(ctx, t.wait)
-	defer unbind()
-	lease, err := a.run(bound)
-	if err != nil {
+	a.turn = turn{key: key, tenure: &a.tenure}
+	a.tenure = tenure{turn: &a.turn, terms: t, policies: policies, caller: ctx, handles: 1}
+	a.tenure.first.tenure = &a.tenure
+	lease, err := a.run()
+	switch {
+	case errors.Is(err, errHandedLate):
+		return l.acquire(ctx, key, asked.until(a.end))
+	case err != nil:
 		return nil, &Error{Op: "acquire", Key: key, RetryAfter: a.retryAfter(), Err: err}
 	}
 	return lease, nil
@@ -69,18 +70,21 @@ func (l *Locker) bound(ctx context.Context, wait time.Duration) (context.Context
 	}
 }
 
-// attempt is one Acquire on its way.
+// attempt is one Acquire on its way. Its turn and its tenure are in it because a
+// call that is handed what another has held needs nothing else.
 type attempt struct {
 	locker *Locker
 	caller context.Context
 	key    string
-	full   string
+	full   string // known once a server is to be asked
 	ask    ask
+	end    time.Time // of the wait
 	// The policy and the terms that come of it are those of the last reload.
 	policies *policySet
 	policy   *policy
 	terms    terms
-	turn     *turn
+	turn     turn
+	tenure   tenure
 
 	mark     driver.Mark
 	marked   bool // our mark stood when the filter last answered: we are next in line
@@ -101,7 +105,7 @@ type attempt struct {
 	waitsSince time.Time
 }
 
-func (a *attempt) run(ctx context.Context) (*Lease, error) {
+func (a *attempt) run() (*Lease, error) {
 	l := a.locker
 	// Close waits for us, so that what we are granted is freed before it closes
 	// the drivers. It sets closing before it waits.
@@ -110,11 +114,10 @@ func (a *attempt) run(ctx context.Context) (*Lease, error) {
 	if l.closing.Err() != nil {
 		return nil, ErrClosed
 	}
-	var err error
-	if a.turn, err = l.queues.enter(a.full, !a.terms.once); err != nil {
+	if err := l.queues.enter(&a.turn, !a.terms.once); err != nil {
 		return nil, err
 	}
-	lease, err := a.ahead(ctx)
+	lease, err := a.inLine()
 	a.waited()
 	if err != nil {
 		a.giveUp()
@@ -123,16 +126,72 @@ func (a *attempt) run(ctx context.Context) (*Lease, error) {
 	return lease, nil
 }
 
-// ahead waits to be the head of the line, and asks the servers until one of
-// them or the caller ends it.
-func (a *attempt) ahead(ctx context.Context) (*Lease, error) {
-	if !a.turn.isHead() {
-		a.waits()
-		head := a.turn.await(ctx)
-		a.met = a.turn.inTheWay()
-		if !head {
-			return nil, a.ended(ctx)
+// inLine waits to be the head of the line. The one before may have handed on what
+// it held; otherwise the servers are asked.
+func (a *attempt) inLine() (*Lease, error) {
+	if a.turn.isHead() {
+		return a.asHead()
+	}
+	a.waits()
+	if !a.awaitTurn() {
+		if a.turn.handed() {
+			return a.handed() // at the same moment
 		}
+		a.met = a.turn.inTheWay()
+		return nil, a.ended()
+	}
+	if a.turn.handed() {
+		return a.handed()
+	}
+	a.met = a.turn.inTheWay()
+	return a.asHead()
+}
+
+// awaitTurn waits until the turn is the head, and returns false when the caller,
+// the locker or time ended that before.
+func (a *attempt) awaitTurn() bool {
+	timers := &a.locker.timers
+	timer, _ := timers.Get().(*time.Timer)
+	if timer == nil {
+		timer = time.NewTimer(time.Hour)
+	}
+	timer.Reset(time.Until(a.end))
+	defer func() {
+		timer.Stop()
+		timers.Put(timer)
+	}()
+	select {
+	case <-a.turn.ready:
+		return true
+	case <-a.caller.Done():
+	case <-a.locker.closing.Done():
+	case <-timer.C:
+	}
+	return false
+}
+
+// handed is the lease that the one before has handed on, unless it has ended since.
+func (a *attempt) handed() (*Lease, error) {
+	if err := a.tenure.err(); err != nil {
+		return nil, errHandedLate
+	}
+	return &a.tenure.first, nil
+}
+
+// errHandedLate sends a call to the end of the line: what it was handed has ended
+// before it saw it.
+var errHandedLate = errors.New("what was handed on had ended")
+
+// asHead asks the servers until one of them or the caller ends it.
+func (a *attempt) asHead() (*Lease, error) {
+	l := a.locker
+	a.full = l.fullKey(a.key)
+	a.mark = driver.Mark{Token: driver.NewToken(), TTL: a.terms.ttl}
+	a.poll = newPoll(a.terms.ttl)
+	ctx, unbind := l.bound(a.caller, time.Until(a.end))
+	defer unbind()
+	if a.turn.late && !pause(ctx, a.terms.giveWay) {
+		return nil, a.ended()
 	}
 	stop := func() {}
 	defer func() { stop() }()
@@ -144,14 +203,14 @@ func (a *attempt) ahead(ctx context.Context) (*Lease, error) {
 		if a.terms.once {
 			return nil, a.met.err()
 		}
-		if a.wake == nil && a.locker.hears(a.policy) && a.met.refusal != nil {
+		if a.wake == nil && l.hears(a.policy) && a.met.refusal != nil {
 			// The subscription's confirmation is a wake-up as well, so that
 			// what was released before it is not missed (faults.md G1).
-			a.wake, stop = a.locker.filter.Wakeups(a.full)
+			a.wake, stop = l.filter.Wakeups(a.full)
 		}
 		a.waits()
 		if !a.sleep(ctx) {
-			return nil, a.ended(ctx)
+			return nil, a.ended()
 		}
 	}
 }
@@ -197,7 +256,7 @@ func (a *attempt) claimRow(ctx context.Context) (*Lease, error) {
 	case passOpen, passOut:
 	}
 	if ctx.Err() != nil {
-		return nil, a.ended(ctx)
+		return nil, a.ended()
 	}
 	a.asked = time.Now()
 	if a.look {
@@ -211,7 +270,7 @@ func (a *attempt) claimRow(ctx context.Context) (*Lease, error) {
 		}
 	}
 	grant, err := l.authority.Claim(ctx, driver.Claim{
-		Key: a.full, TTL: a.terms.ttl, Holder: a.terms.holder, Block: 1,
+		Key: a.full, TTL: a.terms.ttl, Holder: a.terms.holder, Block: uint32(a.terms.handoffs),
 	})
 	if err != nil {
 		return nil, a.answered(ctx, err)
@@ -250,7 +309,7 @@ func (a *attempt) granted(ctx context.Context, g driver.Grant, pass passage) (*L
 		switch {
 		case err != nil && ctx.Err() != nil:
 			a.giveBack(g, l.rows)
-			return nil, a.ended(ctx)
+			return nil, a.ended()
 		case err != nil:
 		case state.Ours:
 			a.marked = true
@@ -292,7 +351,7 @@ func (a *attempt) lease(ctx context.Context, g driver.Grant, by grantor, level L
 			entry.Write(zap.String("key", l.shown(a.key)), zap.Stringer("level", level), zap.Uint64("fence", g.Fence))
 		})
 	}
-	return &Lease{tenure: t}, nil
+	return &t.first, nil
 }
 
 // giveBack frees a grant that becomes no lease.
@@ -303,6 +362,10 @@ func (a *attempt) giveBack(g driver.Grant, by grantor) {
 // giveUp takes our mark away, if we may have one, and lets the next of this
 // process go ahead.
 func (a *attempt) giveUp() {
+	if a.turn.handed() {
+		a.locker.behind.run(func() { _ = a.tenure.first.Release(context.Background()) })
+		return
+	}
 	if !a.mayStand {
 		a.turn.leave()
 		return
@@ -312,5 +375,5 @@ func (a *attempt) giveUp() {
 	// to those who wait: the holder will. Two such callers would wake each other
 	// for as long as it is held.
 	wake := !a.terms.once || !a.look || a.met.fault != nil
-	a.locker.behind.run(func() { a.locker.clearAndLeave(a.full, a.mark.Token, wake, a.turn) })
+	a.locker.behind.run(func() { a.locker.clearAndLeave(a.full, a.mark.Token, wake, &a.turn) })
 }

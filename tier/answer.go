@@ -53,7 +53,7 @@ func (a *attempt) fault(ctx context.Context, err error) error {
 		if a.met.fault == nil && class != driver.ClassCaller && class != driver.ClassContention {
 			a.met.fault = err
 		}
-		return a.ended(ctx)
+		return a.ended()
 	}
 	if class == driver.ClassContention {
 		a.refused(&driver.Refusal{Busy: true})
@@ -80,7 +80,7 @@ func (a *attempt) fault(ctx context.Context, err error) error {
 }
 
 // ended says why the wait ended: the caller's doing, the locker's, or time.
-func (a *attempt) ended(ctx context.Context) error {
+func (a *attempt) ended() error {
 	if a.met.fault == nil && a.silent() {
 		a.met.fault = errSilent
 		a.turn.report(errSilent)
@@ -89,7 +89,7 @@ func (a *attempt) ended(ctx context.Context) error {
 	switch {
 	case a.caller.Err() != nil:
 		return errors.Join(a.caller.Err(), obstacle)
-	case errors.Is(context.Cause(ctx), ErrClosed):
+	case a.locker.closing.Err() != nil:
 		return ErrClosed
 	case obstacle == nil:
 		return fmt.Errorf("%w: %w", ErrUnavailable, errNoAnswer)

@@ -86,7 +86,7 @@ func (c *choice) try(ctx context.Context, keys []string) (*Lease, error) {
 // while.
 func (c *choice) wait(ctx context.Context) (*Lease, error) {
 	l := c.locker
-	watch, err := l.watch(l.fullKeys(c.keys))
+	watch, err := l.watch(c.keys)
 	if err != nil {
 		return nil, &Error{Op: "acquire", Key: c.keys[0], Err: err}
 	}
@@ -106,21 +106,12 @@ func (c *choice) wait(ctx context.Context) (*Lease, error) {
 		case <-bound.Done():
 			return nil, c.ended(ctx, bound)
 		case <-watch.told:
-			next = c.short(watch.take())
+			next = watch.take()
 		case <-timer.C:
 			next = c.keys
 			timer.Reset(poll.next())
 		}
 	}
-}
-
-// short are full keys as the caller gave them.
-func (c *choice) short(full []string) []string {
-	keys := make([]string, len(full))
-	for i, key := range full {
-		keys[i] = c.locker.short(key)
-	}
-	return keys
 }
 
 // ended says why the wait ended.
@@ -132,13 +123,4 @@ func (c *choice) ended(ctx, bound context.Context) error {
 		return &Error{Op: "acquire", Key: c.keys[0], Err: ErrClosed}
 	}
 	return c.why
-}
-
-// fullKeys are valid keys with their namespace.
-func (l *Locker) fullKeys(keys []string) []string {
-	full := make([]string, len(keys))
-	for i, key := range keys {
-		full[i] = l.settings.namespace + "/" + key
-	}
-	return full
 }

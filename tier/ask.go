@@ -25,6 +25,12 @@ func (k ask) terms(p *policy) terms {
 	return t
 }
 
+// until is the same with a wait that ends then.
+func (k ask) until(end time.Time) ask {
+	k.end = end
+	return k
+}
+
 // shared returns the end of the wait that acquires of several keys share, the
 // shortest of their policies', and whether it is none.
 func (l *Locker) shared(keys []string) (end time.Time, once bool) {

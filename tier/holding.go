@@ -35,7 +35,9 @@ type holding struct {
 	undoing []driver.Token
 
 	until    time.Time // local time before which it does not expire
+	block    block
 	timer    *time.Timer
+	armed    time.Time // when the timer fires
 	marks    markWriter
 	notes    []func() // what to log once the mutex is free
 	renewing renewalPlan
@@ -80,8 +82,15 @@ func (h *holding) tick() {
 	t := h.current
 	t.readClock(now)
 	if t.state == tenureHeld || t.state == tenureCalledOff {
-		h.timer.Reset(t.untilNext(now))
+		h.arm(now)
 	}
+}
+
+// arm sets the timer. The caller holds the mutex.
+func (h *holding) arm(now time.Time) {
+	next := h.current.untilNext(now)
+	h.armed = now.Add(next)
+	h.timer.Reset(next)
 }
 
 // heldBy is the key under which a context carries tenures of a locker, for

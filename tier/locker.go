@@ -33,6 +33,7 @@ type Locker struct {
 	ready    readiness
 	behind   background
 	local    fallback.ReentrantMutex // of the rung local
+	timers   sync.Pool               // stopped; who waits in a hot line needs one for microseconds
 
 	authorityHealth, filterHealth *breaker.Health // the filter's is nil where there is none
 
@@ -156,19 +157,18 @@ func within(ctx context.Context, leases Leases, f func(context.Context) error) (
 	return f(inner)
 }
 
-// fullKey validates a key and puts the namespace before it.
-func (l *Locker) fullKey(key string) (string, error) {
+func checkKey(key string) error {
 	switch {
 	case key == "":
-		return "", fmt.Errorf("%w: it is empty", ErrKey)
+		return fmt.Errorf("%w: it is empty", ErrKey)
 	case len(key) > maxKey:
-		return "", fmt.Errorf("%w: %d bytes, at most %d are allowed; it begins with %.64q", ErrKey, len(key), maxKey, key)
+		return fmt.Errorf("%w: %d bytes, at most %d are allowed; it begins with %.64q", ErrKey, len(key), maxKey, key)
 	}
-	return l.settings.namespace + "/" + key, nil
+	return nil
 }
 
-// short is a full key as its caller gave it.
-func (l *Locker) short(full string) string { return full[len(l.settings.namespace)+1:] }
+// fullKey puts the namespace before a key.
+func (l *Locker) fullKey(key string) string { return l.settings.namespace + "/" + key }
 
 // releaseBehind frees what nobody will ever hold.
 func (l *Locker) releaseBehind(by grantor, r driver.Release) {

@@ -203,7 +203,7 @@ func (l *Locker) distinct(keys []string) ([]string, error) {
 	seen := make(map[string]bool, len(keys))
 	var named []string
 	for _, key := range keys {
-		if _, err := l.fullKey(key); err != nil {
+		if err := checkKey(key); err != nil {
 			return nil, &Error{Op: "acquire", Key: key, Err: err}
 		}
 		if !seen[key] {

@@ -44,6 +44,8 @@ type metrics struct {
 	renewals [len(renewOutcomes)]prometheus.Counter
 	releases [len(releaseOutcomes)]prometheus.Counter
 
+	handoffs prometheus.Counter
+
 	breakers *prometheus.Desc
 
 	mu      sync.Mutex
@@ -107,6 +109,9 @@ func newMetrics() *metrics {
 	for i, outcome := range releaseOutcomes {
 		m.releases[i] = releases.WithLabelValues(outcome)
 	}
+	m.handoffs = keep(m, prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "tierlock_handoff_total", Help: "Releases that passed what was held to the next caller of this process, without a server.",
+	}))
 	m.breakers = prometheus.NewDesc("tierlock_breaker_state",
 		"1 while the window is open, times the lockers of this process; what is open globally is open partially.",
 		[]string{"tier", "window"}, nil)

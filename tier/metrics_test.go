@@ -570,7 +570,7 @@ func TestMetrics_beginAtZero(t *testing.T) {
 		found = append(found, fmt.Sprintf("%s %d", family.GetName(), len(family.GetMetric())))
 	}
 	want := []string{
-		"tierlock_acquire_seconds 1", "tierlock_acquire_total 9", "tierlock_breaker_state 4", "tierlock_degraded_total 3",
+		"tierlock_acquire_seconds 1", "tierlock_acquire_total 9", "tierlock_breaker_state 4", "tierlock_degraded_total 3", "tierlock_handoff_total 1",
 		"tierlock_held 1", "tierlock_hold_seconds 1", "tierlock_lost_total 7", "tierlock_release_total 4", "tierlock_renew_total 5",
 		"tierlock_wait_seconds 1", "tierlock_waiters 1", "tierlock_waits_total 16",
 	}

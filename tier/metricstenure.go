@@ -132,6 +132,14 @@ func (m *metrics) release(o releaseOutcome) {
 	}
 }
 
+// handedOn counts a release that needed no server.
+func (m *metrics) handedOn() {
+	if m != nil {
+		m.releases[releaseReleased].Inc()
+		m.handoffs.Inc()
+	}
+}
+
 // countRelease counts the server's answer, and the tenure as lost when nothing
 // had said so before.
 func (t *tenure) countRelease(err error) {

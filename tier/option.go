@@ -25,6 +25,10 @@ const (
 	defaultTTL        = 10 * time.Second
 	defaultWait       = 3 * time.Second
 	defaultMaxHold    = 5 * time.Minute
+	defaultHandoffs   = 16_384
+	defaultHandoffFor = 100 * time.Millisecond
+	defaultGiveWay    = 5 * time.Millisecond
+	maxHandoffs       = 65_536
 	defaultMaxWaiters = 10_000
 	defaultNamespace  = "default"
 )
@@ -66,6 +70,11 @@ type terms struct {
 	maxHold time.Duration // 0: no bound
 	minHold time.Duration // 0: none
 	holder  string
+	// What is held may pass to so many tenures of this process, for so long, and
+	// then the process waits a moment for the others.
+	handoffs   int
+	handoffFor time.Duration
+	giveWay    time.Duration
 }
 
 func defaults() settings {
@@ -74,7 +83,10 @@ func defaults() settings {
 		namespace:  defaultNamespace,
 		maxWaiters: defaultMaxWaiters,
 		redact:     func(key string) string { return key },
-		terms:      terms{ttl: defaultTTL, wait: defaultWait, maxHold: defaultMaxHold, holder: processName()},
+		terms: terms{
+			ttl: defaultTTL, wait: defaultWait, maxHold: defaultMaxHold, holder: processName(),
+			handoffs: defaultHandoffs, handoffFor: defaultHandoffFor, giveWay: defaultGiveWay,
+		},
 	}
 }
 
@@ -120,6 +132,10 @@ func (t *terms) validate() error {
 		return optionError("min hold %v is negative", t.minHold)
 	case t.minHold > maxTTL:
 		return optionError("min hold %v is above %v", t.minHold, maxTTL)
+	case t.handoffs < 1 || t.handoffs > maxHandoffs:
+		return optionError("handoffs %d, from 1 to %d are possible", t.handoffs, maxHandoffs)
+	case t.handoffFor < 0 || t.giveWay < 0:
+		return optionError("handoff for %v, give way %v: neither may be negative", t.handoffFor, t.giveWay)
 	case t.holder == "":
 		return optionError("holder is empty")
 	case len(t.holder) > maxHolder:
@@ -222,6 +238,26 @@ func WithHolder(name string) Setting {
 // or when the lease expires. Default: 5 min.
 func WithMaxHold(d time.Duration) Setting {
 	return setting(func(t *terms) { t.maxHold = d })
+}
+
+// WithHandoffs sets through how many tenures of this process a lease may pass, one
+// after another, without a server, while callers of this process are in line: so many
+// fences are reserved with each grant. From 1, which is no hand-off, to 65,536.
+// Default: 16,384.
+func WithHandoffs(n int) Setting {
+	return setting(func(t *terms) { t.handoffs = n })
+}
+
+// WithHandoffFor sets how long a lease is handed on inside this process before
+// other processes get their turn. Default: 100 ms.
+func WithHandoffFor(d time.Duration) Setting {
+	return setting(func(t *terms) { t.handoffFor = d })
+}
+
+// WithGiveWay sets how long this process then leaves the key to the others before
+// it asks for it again. Default: 5 ms.
+func WithGiveWay(d time.Duration) Setting {
+	return setting(func(t *terms) { t.giveWay = d })
 }
 
 // WithMinHold keeps the key from being granted again for d after this grant,

@@ -106,7 +106,7 @@ func (t *tenure) adopt(g driver.Grant, by grantor) {
 	local := t.by
 	_ = local.Release(context.Background(), driver.Release{Key: t.full})
 	t.by, t.token, t.until = by, g.Token, g.Until
-	t.timer.Reset(t.untilNext(time.Now()))
+	t.arm(time.Now())
 	t.note(func() {
 		t.locker.log.Info("others are kept from a key that is held locally; its lease stays without a fence",
 			zap.String("key", t.locker.shown(t.key)))

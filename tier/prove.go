@@ -16,7 +16,9 @@ import (
 func (l *Lease) Prove() (driver.Tenure, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.prove()
+	proved, err := l.prove()
+	l.pins.unseen = l.pins.unseen || err == nil
+	return proved, err
 }
 
 // prove is for callers who hold the mutex.
@@ -29,8 +31,10 @@ func (l *Lease) prove() (driver.Tenure, error) {
 
 // Pin is Prove for a transaction whose end the caller sees: Release does not
 // give the key back before unpin was called, which is when COMMIT or ROLLBACK has
-// returned, or was given up as unknown. unpin may be called more than once.
-func (l *Lease) Pin() (_ driver.Tenure, unpin func(), _ error) {
+// returned, or was given up; known says which. unpin may be called more than once.
+// After Prove, ProveFreeing and an end that is not known the key is given back by
+// the server alone, which knows.
+func (l *Lease) Pin() (_ driver.Tenure, unpin func(known bool), _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	proved, err := l.prove()
@@ -59,20 +63,22 @@ func (l *Lease) ProveFreeing() (driver.Tenure, error) {
 
 // pins are the guarded transactions under way of a tenure, under its mutex.
 type pins struct {
-	n    int
-	idle chan struct{} // closed when n falls to 0; nil when nobody waits
+	n      int
+	unseen bool          // a guarded transaction's end is not known to this process
+	idle   chan struct{} // closed when n falls to 0; nil when nobody waits
 }
 
-func (p *pins) add(t *tenure) (remove func()) {
+func (p *pins) add(t *tenure) (remove func(known bool)) {
 	p.n++
 	removed := false
-	return func() {
+	return func(known bool) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if removed {
 			return
 		}
 		removed = true
+		p.unseen = p.unseen || !known
 		p.n--
 		if p.n == 0 && p.idle != nil {
 			close(p.idle)

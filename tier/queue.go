@@ -3,7 +3,6 @@
 package tier
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -15,8 +14,9 @@ import (
 //
 // A turn passes through these states, always under the line's mutex:
 //
-//	waiting --(the one before leaves)--> head --(its release was answered)--> ending
+//	waiting --(the one before leaves, or hands on)--> head --(its release was answered)--> ending
 //	   any of them --leave--> gone
+//	   head --(hands what it holds to the next)--> gone
 //
 // A head stays head while it asks and while it holds. In "ending" it holds
 // nothing any more, and only its mark is still being cleared: a caller who does
@@ -50,7 +50,10 @@ type turn struct {
 	key    string
 	state  turnState
 	held   bool          // it was granted the key
+	yields bool          // other processes come first when it has left
+	late   bool          // it gives them time for that
 	ready  chan struct{} // closed when the turn becomes head
+	tenure *tenure       // what it is to become
 }
 
 func newQueues(maxWaiters int) *queues {
@@ -59,7 +62,8 @@ func newQueues(maxWaiters int) *queues {
 
 // enter takes the last place in the key's line, or returns ErrHeld when the
 // line is full or when patient is false and somebody holds, asks or waits.
-func (q *queues) enter(key string, patient bool) (*turn, error) {
+func (q *queues) enter(t *turn, patient bool) error {
+	key := t.key
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	ln := q.lines[key]
@@ -68,15 +72,15 @@ func (q *queues) enter(key string, patient bool) (*turn, error) {
 		q.lines[key] = ln
 	}
 	if !patient && len(ln.turns) > 0 && (len(ln.turns) > 1 || ln.turns[0].state != turnEnding) {
-		return nil, fmt.Errorf("%w: a caller of this process has the key", ErrHeld)
+		return fmt.Errorf("%w: a caller of this process has the key", ErrHeld)
 	}
 	if len(ln.turns) > q.maxWaiters { // its head is none
-		return nil, fmt.Errorf("%w: %d callers of this process wait for the key, more are not allowed", ErrHeld, q.maxWaiters)
+		return fmt.Errorf("%w: %d callers of this process wait for the key, more are not allowed", ErrHeld, q.maxWaiters)
 	}
-	t := &turn{queues: q, key: key, ready: make(chan struct{})}
+	t.queues, t.ready = q, make(chan struct{})
 	ln.turns = append(ln.turns, t)
 	ln.promote()
-	return t, nil
+	return nil
 }
 
 // promote makes the first of the line its head.
@@ -97,15 +101,41 @@ func (t *turn) isHead() bool {
 	}
 }
 
-// await waits until the turn is the head, and returns false when ctx ended
-// before it was.
-func (t *turn) await(ctx context.Context) bool {
-	select {
-	case <-t.ready:
-		return true
-	case <-ctx.Done():
-		return false
+// pass makes the next in line the head, with what the head holds, and lets the
+// head go. It returns nil when nobody waits who can take it.
+func (t *turn) pass(h *holding) *tenure {
+	q := t.queues
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	ln := q.lines[t.key]
+	if t.state != turnHead || len(ln.turns) < 2 {
+		return nil
 	}
+	next := ln.turns[1]
+	if !h.take(next.tenure) {
+		return nil
+	}
+	t.state, next.state, next.held = turnGone, turnHead, true
+	ln.turns[0] = nil
+	ln.turns = ln.turns[1:]
+	ln.fault = nil
+	close(next.ready)
+	return next.tenure
+}
+
+// givesWay lets other processes come first when the turn has left.
+func (t *turn) givesWay() {
+	t.queues.mu.Lock()
+	defer t.queues.mu.Unlock()
+	t.yields = true
+}
+
+// handed reports that the one before has handed on what it held. Once the turn is
+// the head, or has waited in vain, that does not change.
+func (t *turn) handed() bool {
+	t.queues.mu.Lock()
+	defer t.queues.mu.Unlock()
+	return t.tenure.holding != nil
 }
 
 // report tells those behind what the head met at the authority.
@@ -165,6 +195,9 @@ func (t *turn) leave() {
 			q.tell(t.key)
 		}
 		return
+	}
+	if i == 0 {
+		ln.turns[0].late = t.yields
 	}
 	ln.promote()
 }

@@ -259,7 +259,7 @@ func (h *holding) renewed(by grantor, answer driver.Renewed) error {
 		t.locker.releaseLate(t, answer.Until)
 		return t.cause
 	}
-	t.timer.Reset(t.untilNext(now))
+	h.arm(now)
 	return t.cause
 }
 

@@ -34,11 +34,13 @@ const (
 
 // tenure is one holder's turn: what its handles, the [Lease]s, share.
 type tenure struct {
-	*holding
-	turn   *turn
-	terms  terms
-	caller context.Context // whose values Context carries
-	fence  uint64          // never changes
+	*holding // nil while it waits in line
+	first    Lease
+	turn     *turn
+	terms    terms
+	policies *policySet
+	caller   context.Context // whose values Context carries
+	fence    uint64          // never changes
 	// granted is a local time before the grant, from which MinHold counts.
 	granted time.Time
 	since   time.Time // of the hold, for metrics
@@ -57,22 +59,27 @@ type tenure struct {
 
 // newTenure returns nil when the locker was closed meanwhile.
 func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
+	t := &a.tenure
+	now := time.Now()
 	h := &holding{
 		locker: a.locker, key: a.key, full: a.full, policy: a.policy, ttl: a.terms.ttl, holder: a.terms.holder,
-		level: level, grant: g, mark: a.mark, by: by, token: g.Token, until: g.Until,
+		level: level, grant: g, mark: a.mark, by: by, token: g.Token, until: g.Until, current: t,
+		block: block{
+			next: g.Fence + 1, last: g.Fence + uint64(a.terms.handoffs) - 1,
+			until: now.Add(a.terms.handoffFor), policies: a.policies,
+		},
 	}
-	t := &tenure{
-		holding: h, turn: a.turn, terms: a.terms, caller: a.caller, fence: g.Fence,
-		rung: a.rung(level), granted: g.Until.Add(-a.terms.ttl), handles: 1,
-	}
-	h.current = t
+	t.holding, t.fence, t.terms, t.rung, t.granted = h, g.Fence, a.terms, a.rung(level), g.Until.Add(-a.terms.ttl)
 	h.mu.Lock()
 	defer h.unlock()
-	t.begin(time.Now())
 	if !a.locker.renewer.add(h) {
+		t.holding = nil
 		return nil
 	}
-	h.timer = time.AfterFunc(t.untilNext(time.Now()), h.tick)
+	t.begin(now)
+	next := t.untilNext(now)
+	h.armed = now.Add(next)
+	h.timer = time.AfterFunc(next, h.tick)
 	return t
 }
 
@@ -111,9 +118,9 @@ func (t *tenure) endContext(cause error) {
 // reenter returns another handle on the tenure that ctx carries, nil when it
 // carries none of this key that is whole. A promise that the tenure's terms do
 // not keep is refused, not dropped.
-func (l *Locker) reenter(ctx context.Context, full string, asked terms) (*Lease, error) {
+func (l *Locker) reenter(ctx context.Context, key string, asked terms) (*Lease, error) {
 	held, _ := ctx.Value(heldBy{l}).(*carried)
-	for held != nil && held.tenure.full != full {
+	for held != nil && held.tenure.key != key {
 		held = held.outer
 	}
 	if held == nil || ctx.Err() != nil {
@@ -236,12 +243,12 @@ func (t *tenure) over() {
 	t.locker.renewer.forget(t.holding) // last: Close must see the mark's delete under way
 }
 
-// end ends the tenure by the server's word, unless its release has begun: what
+// end ends the current tenure by the server's word, unless its release has begun: what
 // the row looks like is then our own doing.
-func (t *tenure) end(loss *driver.Loss) {
-	t.mu.Lock()
-	defer t.unlock()
-	t.notOurs(loss)
+func (h *holding) end(loss *driver.Loss) {
+	h.mu.Lock()
+	defer h.unlock()
+	h.current.notOurs(loss)
 }
 
 // notOurs ends a tenure whose row is another's or nobody's. When its own
@@ -263,13 +270,19 @@ func (t *tenure) notOurs(loss *driver.Loss) {
 	t.over()
 }
 
-// leave takes one handle back. It reports whether it was the last and, when the
-// server has said already that there is nothing to release, its answer.
+// leave takes one handle back. It reports whether it was the last and nobody of
+// this process took what is held and, when the server has said already that there
+// is nothing to release, its answer.
 func (t *tenure) leave() (last bool, loss *driver.Loss) {
 	t.mu.Lock()
 	defer t.unlock()
 	t.handles--
 	if t.handles > 0 {
+		return false, nil
+	}
+	now := time.Now()
+	t.readClock(now)
+	if t.handOn(now) {
 		return false, nil
 	}
 	loss, _ = errors.AsType[*driver.Loss](t.cause)

@@ -94,7 +94,7 @@ func TestWait_deaf_G9(t *testing.T) {
 // one key.
 func TestWait_onlyTheHeadAsks_H5_G2(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, tier.WithWait(time.Minute))
+	r := newRig(t, tier.WithWait(time.Minute), tier.WithHandoffs(1))
 	var inFlight, most atomic.Int32
 	enter := onOp("", func(_ context.Context, c call) error {
 		if c.op == "mark" || c.op == "claim" || c.op == "extend" || c.op == "look" || c.op == "overwrite" {

@@ -13,7 +13,7 @@ import (
 // key one is told each time; who is told and does not try passes the news on.
 type watch struct {
 	locker *Locker
-	keys   []string      // with their namespace
+	keys   []string
 	told   chan struct{} // holds one value while news is not empty
 
 	// Keys it was told of and has not taken, and those it took last; under the
@@ -44,7 +44,7 @@ func (l *Locker) watch(keys []string) (*watch, error) {
 		if ws == nil {
 			ws = &watchers{gone: make(chan struct{})}
 			q.watches[key] = ws
-			if l.hears(l.policies.Load().find(l.short(key))) {
+			if l.hears(l.policies.Load().find(key)) {
 				l.behind.run(func() { l.listen(key, ws.gone) })
 			}
 		}
@@ -55,7 +55,7 @@ func (l *Locker) watch(keys []string) (*watch, error) {
 
 // listen tells a key's watchers, one for each message, until the last is gone.
 func (l *Locker) listen(key string, gone <-chan struct{}) {
-	wake, stop := l.filter.Wakeups(key)
+	wake, stop := l.filter.Wakeups(l.fullKey(key))
 	defer stop()
 	for {
 		select {
