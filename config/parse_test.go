@@ -446,7 +446,7 @@ func TestTierPolicies(t *testing.T) {
 	require.NoError(t, err)
 	got := c.TierPolicies()
 	for i := range got {
-		require.Len(t, got[i].Options, 3)
+		require.Len(t, got[i].Options, 6)
 		got[i].Options = nil
 	}
 	require.Equal(t, []tier.Policy{
