@@ -129,21 +129,21 @@ func (a *attempt) run() (*Lease, error) {
 // inLine waits to be the head of the line. The one before may have handed on what
 // it held; otherwise the servers are asked.
 func (a *attempt) inLine() (*Lease, error) {
-	if a.turn.isHead() {
-		return a.asHead()
+	waited := !a.turn.isHead()
+	head := true
+	if waited {
+		a.waits()
+		head = a.awaitTurn()
 	}
-	a.waits()
-	if !a.awaitTurn() {
-		if a.turn.handed() {
-			return a.handed() // at the same moment
-		}
-		a.met = a.turn.inTheWay()
-		return nil, a.ended()
-	}
-	if a.turn.handed() {
+	if a.turn.handed() { // perhaps at the moment at which the wait began or ended
 		return a.handed()
 	}
-	a.met = a.turn.inTheWay()
+	if waited {
+		a.met = a.turn.inTheWay()
+	}
+	if !head {
+		return nil, a.ended()
+	}
 	return a.asHead()
 }
 

@@ -8,3 +8,13 @@ func (l *Locker) Internals() (lines, held, due int) {
 	defer l.renewer.mu.Unlock()
 	return l.queues.len(), len(l.renewer.held), len(l.renewer.due)
 }
+
+// Line is how many are in line for a key, its holder among them.
+func (l *Locker) Line(key string) int {
+	l.queues.mu.Lock()
+	defer l.queues.mu.Unlock()
+	if ln := l.queues.lines[key]; ln != nil {
+		return len(ln.turns)
+	}
+	return 0
+}

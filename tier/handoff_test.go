@@ -5,12 +5,14 @@ package tier_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tierlock/tierlock/tier"
+	"github.com/tierlock/tierlock/tier/tiertest"
 )
 
 // queue has a caller wait in line for a key, and returns where its answer comes.
@@ -401,4 +403,64 @@ func TestHandOff_crowd(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// TestHandOff_whoComesMeanwhile hands on to callers at the very moment at which they
+// take their place in line: nobody waits for what he has been given.
+func TestHandOff_whoComesMeanwhile(t *testing.T) {
+	t.Parallel()
+	l := tiertest.NewLocker(t, tier.WithWait(10*time.Second))
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for range 2000 {
+				lease, err := l.Acquire(t.Context(), "k")
+				if err == nil {
+					err = lease.Release(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestHandOff_allocations is two for each tenure: the call, with its turn and its
+// tenure, and what it waits on.
+func TestHandOff_allocations(t *testing.T) {
+	l := tiertest.NewLocker(t, tier.WithWait(time.Minute), tier.WithHandoffFor(time.Hour), tier.WithHandoffs(65_536))
+	ask, answers := make(chan struct{}), make(chan *tier.Lease)
+	defer close(ask)
+	go func() {
+		for range ask {
+			lease, err := l.Acquire(t.Context(), "k")
+			if err != nil {
+				t.Error(err)
+			}
+			answers <- lease
+		}
+	}()
+	held, err := l.Acquire(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := testing.AllocsPerRun(1000, func() {
+		ask <- struct{}{}
+		for l.Line("k") < 2 {
+			runtime.Gosched()
+		}
+		if err := held.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		held = <-answers
+	})
+	if got > perTenure {
+		t.Errorf("%v allocations for a tenure", got)
+	}
+	if err := held.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
