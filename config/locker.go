@@ -19,8 +19,10 @@ func (c Config) TierPolicies() []tier.Policy {
 			Attempts: p.Attempts,
 			Backoff:  p.Backoff,
 			LocalFor: p.LocalFor,
-			Options: []tier.AcquireOption{tier.WithTTL(p.TTL), tier.WithWait(p.Wait), tier.WithMaxHold(p.MaxHold),
-				tier.WithHandoffs(p.Handoffs), tier.WithHandoffFor(p.HandoffFor), tier.WithGiveWay(p.GiveWay)},
+			Options: []tier.AcquireOption{
+				tier.WithTTL(p.TTL), tier.WithWait(p.Wait), tier.WithMaxHold(p.MaxHold),
+				tier.WithHandoffs(p.Handoffs), tier.WithHandoffFor(p.HandoffFor), tier.WithGiveWay(p.GiveWay),
+			},
 		})
 	}
 	return all

@@ -360,9 +360,9 @@ func (a *attempt) giveBack(g driver.Grant, by grantor) {
 }
 
 // giveUp takes our mark away, if we may have one, and lets the next of this
-// process go ahead.
+// process go ahead. What we were handed at that moment goes on to the next.
 func (a *attempt) giveUp() {
-	if a.turn.handed() {
+	if a.turn.withdraw() {
 		a.locker.behind.run(func() { _ = a.tenure.first.Release(context.Background()) })
 		return
 	}

@@ -116,8 +116,7 @@ func (t *turn) pass(h *holding) *tenure {
 		return nil
 	}
 	t.state, next.state, next.held = turnGone, turnHead, true
-	ln.turns[0] = nil
-	ln.turns = ln.turns[1:]
+	ln.turns = slices.Delete(ln.turns, 0, 1)
 	ln.fault = nil
 	close(next.ready)
 	return next.tenure
@@ -130,8 +129,8 @@ func (t *turn) givesWay() {
 	t.yields = true
 }
 
-// handed reports that the one before has handed on what it held. Once the turn is
-// the head, or has waited in vain, that does not change.
+// handed reports that the one before has handed on what it held. Of a turn that
+// is the head that does not change.
 func (t *turn) handed() bool {
 	t.queues.mu.Lock()
 	defer t.queues.mu.Unlock()
@@ -179,9 +178,28 @@ func (t *turn) ending() {
 // leave gives the place up, from whatever state, and lets the next one go
 // ahead. It may be called more than once.
 func (t *turn) leave() {
+	t.queues.mu.Lock()
+	defer t.queues.mu.Unlock()
+	t.depart()
+}
+
+// withdraw gives the place of one who waits up, unless he was handed what the one
+// before has held: then it is his to give back.
+func (t *turn) withdraw() (handed bool) {
+	t.queues.mu.Lock()
+	defer t.queues.mu.Unlock()
+	if t.tenure.holding != nil {
+		return true
+	}
+	if t.state == turnWaiting {
+		t.depart()
+	}
+	return false
+}
+
+// depart is leave for callers who hold the mutex.
+func (t *turn) depart() {
 	q := t.queues
-	q.mu.Lock()
-	defer q.mu.Unlock()
 	if t.state == turnGone {
 		return
 	}
