@@ -29,12 +29,12 @@ func (l *Locker) promoteAll() {
 // promoteSoon promotes a tenure behind the caller, if it is a local one that can
 // be and is not on its way already.
 func (l *Locker) promoteSoon(h *holding) {
-	t := h.current // the only one: a local lease is never handed on
-	if t.level != LevelLocal || l.deciding(t.policy).State() != breaker.Closed {
+	if h.level != LevelLocal || l.deciding(h.policy).State() != breaker.Closed {
 		return
 	}
-	t.mu.Lock()
-	defer t.unlock()
+	h.mu.Lock()
+	defer h.unlock()
+	t := h.current // the only one: a local lease is never handed on
 	if _, local := t.by.(*localGrantor); !local || t.promotion != nil || t.state != tenureHeld {
 		return
 	}
