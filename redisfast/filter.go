@@ -28,14 +28,16 @@ type Filter struct {
 	prefix  string
 	log     *zap.Logger
 
-	wakes *wakeups
-	undos *undoer
+	batches *batcher
+	wakes   *wakeups
+	undos   *undoer
+	timers  timers
 
 	observer atomic.Pointer[driver.Observer]
 
 	mu     sync.Mutex
 	closed bool
-	work   sync.WaitGroup // calls under way, and the undoer
+	work   sync.WaitGroup // requests under way, and the undoer
 }
 
 var _ driver.Filter = (*Filter)(nil)
@@ -55,6 +57,7 @@ func New(client redis.UniversalClient, opts ...Option) (*Filter, error) {
 	f := &Filter{client: client, timeout: o.timeout, prefix: o.prefix, log: o.logger}
 	f.wakes = newWakeups(client, o.logger)
 	f.undos = newUndoer(f)
+	f.batches = newBatcher(f)
 	return f, nil
 }
 
@@ -63,17 +66,7 @@ func (f *Filter) Mark(ctx context.Context, key string, m driver.Mark) (driver.Ma
 	if err := checkMark(m); err != nil {
 		return driver.MarkState{}, fault("mark", err)
 	}
-	return call(ctx, f, exchange[driver.MarkState]{
-		op:  "mark",
-		run: f.running(markScript, key, m),
-		end: func(st driver.MarkState, err error, left bool) {
-			// Even a refused connection is no proof that no mark was planted: the
-			// client may have sent the request before, and tried again.
-			if err != nil || st.Ours && left {
-				f.undos.mark(markID{key, m.Token}, err)
-			}
-		},
-	})
+	return f.send(ctx, marking, about(key, m))
 }
 
 // Extend implements [driver.Filter]. The flag of the mark stays what it was.
@@ -81,7 +74,7 @@ func (f *Filter) Extend(ctx context.Context, key string, m driver.Mark) (driver.
 	if err := checkMark(m); err != nil {
 		return driver.MarkState{}, fault("extend", err)
 	}
-	return call(ctx, f, exchange[driver.MarkState]{op: "extend", run: f.running(extendScript, key, m)})
+	return f.send(ctx, extending, about(key, m))
 }
 
 // Overwrite implements [driver.Filter].
@@ -89,13 +82,7 @@ func (f *Filter) Overwrite(ctx context.Context, key string, m driver.Mark) (driv
 	if err := checkMark(m); err != nil {
 		return driver.MarkState{}, fault("overwrite", err)
 	}
-	id := markID{key, m.Token}
-	return call(ctx, f, exchange[driver.MarkState]{
-		op:    "overwrite",
-		begin: func() { f.undos.planting(id) },
-		run:   f.running(overwriteScript, key, m),
-		end:   func(_ driver.MarkState, err error, _ bool) { f.undos.planted(err, id) },
-	})
+	return f.send(ctx, overwriting, about(key, m))
 }
 
 // Refresh implements [driver.Filter]. One pipeline carries up to 500 marks, and
@@ -159,20 +146,12 @@ func (f *Filter) Clear(ctx context.Context, key string, token driver.Token, wake
 	if token.IsZero() {
 		return fault("clear", fmt.Errorf("%w: token is zero", ErrOption))
 	}
-	id := markID{key, token}
-	_, err := call(ctx, f, exchange[struct{}]{
-		op:    "clear",
-		begin: func() { f.undos.clearing(id, wake) },
-		run: func(ctx context.Context) (struct{}, error) {
-			c := f.clearing(id, wake)
-			return struct{}{}, clearScript.Run(ctx, f.client, []string{c.key}, c.args...).Err()
-		},
-		end: func(_ struct{}, err error, _ bool) {
-			if err != nil {
-				f.undos.clear(id, wake, err)
-			}
-		},
-	})
+	e := errands.Get().(*errand)
+	e.id, e.wake, e.value, e.more = markID{key, token}, wake, token.String(), ""
+	if wake {
+		e.more = f.wakeChannel(key)
+	}
+	_, err := f.send(ctx, clearing, e)
 	return err
 }
 
@@ -205,6 +184,7 @@ func (f *Filter) Close(ctx context.Context) error {
 	joined := make(chan struct{})
 	go func() {
 		f.work.Wait()
+		f.batches.close()
 		f.wakes.wait()
 		close(joined)
 	}()
@@ -224,15 +204,15 @@ func (f *Filter) Close(ctx context.Context) error {
 	return err
 }
 
-// running is one run of a script about one mark.
-func (f *Filter) running(s script, key string, m driver.Mark) func(context.Context) (driver.MarkState, error) {
-	return func(ctx context.Context) (driver.MarkState, error) {
-		return stateOf(s.Run(ctx, f.client, []string{f.markKey(key)}, markArgs(m)...))
-	}
+// about is an errand about a mark.
+func about(key string, m driver.Mark) *errand {
+	e := errands.Get().(*errand)
+	e.id, e.value, e.more = markID{key, m.Token}, encodeMark(m), m.TTL.Milliseconds()
+	return e
 }
 
-// clearing is the run of the clear script for one mark.
-func (f *Filter) clearing(id markID, wake bool) invocation {
+// deletion is the run of the clear script for one mark.
+func (f *Filter) deletion(id markID, wake bool) invocation {
 	channel := ""
 	if wake {
 		channel = f.wakeChannel(id.key)

@@ -32,11 +32,12 @@ var clearSource string
 // does not have it: after a restart, a failover or SCRIPT FLUSH.
 type script struct {
 	*redis.Script
-	source string
+	source, digest any // strings, ready to be arguments
 }
 
 func newScript(source string) script {
-	return script{Script: redis.NewScript(source), source: source}
+	s := redis.NewScript(source)
+	return script{Script: s, source: source, digest: s.Hash()}
 }
 
 var (
@@ -62,7 +63,7 @@ func (s script) runAll(ctx context.Context, client redis.UniversalClient, calls 
 	for i, c := range calls {
 		cmds[i] = pipe.EvalSha(ctx, s.Hash(), []string{c.key}, c.args...)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	execute(ctx, pipe)
 
 	// The whole text goes with each of them rather than a SCRIPT LOAD before:
 	// keys of a cluster live on different servers, and the cache may be emptied
@@ -78,10 +79,24 @@ func (s script) runAll(ctx context.Context, client redis.UniversalClient, calls 
 	}
 	pipe = client.Pipeline()
 	for _, i := range again {
-		cmds[i] = pipe.Eval(ctx, s.source, []string{calls[i].key}, calls[i].args...)
+		cmds[i] = s.Eval(ctx, pipe, []string{calls[i].key}, calls[i].args...)
 	}
-	_, _ = pipe.Exec(ctx)
+	execute(ctx, pipe)
 	return cmds
+}
+
+// execute sends a pipeline. Afterwards each command has its own error: the client
+// keeps the one of a connection that was refused its password to itself.
+func execute(ctx context.Context, pipe redis.Pipeliner) {
+	cmds, err := pipe.Exec(ctx)
+	if err == nil {
+		return
+	}
+	for _, cmd := range cmds {
+		if c, ok := cmd.(*redis.Cmd); ok && c.Err() == nil && c.Val() == nil {
+			c.SetErr(err)
+		}
+	}
 }
 
 // markArgs are the arguments of every script that plants or extends.

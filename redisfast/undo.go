@@ -269,7 +269,7 @@ func (u *undoer) take() (batch []task, pause time.Duration) {
 func (u *undoer) send(batch []task) {
 	calls := make([]invocation, len(batch))
 	for i, t := range batch {
-		calls[i] = u.f.clearing(t.id, t.wake)
+		calls[i] = u.f.deletion(t.id, t.wake)
 	}
 	ctx, cancel := context.WithTimeout(u.base, u.f.timeout)
 	defer cancel()
