@@ -132,7 +132,8 @@ func runWorkers(ctx context.Context, t task, begin func(string) window, step fun
 	return m, errors.Join(err, lock.Close())
 }
 
-// profile begins a CPU profile, unless path is empty; stop ends it.
+// profile begins a CPU profile, unless path is empty; stop ends it, and writes
+// what was allocated since the start beside it.
 func profile(path string) (stop func() error, err error) {
 	if path == "" {
 		return func() error { return nil }, nil
@@ -146,7 +147,11 @@ func profile(path string) (stop func() error, err error) {
 	}
 	return func() error {
 		pprof.StopCPUProfile()
-		return f.Close()
+		allocs, err := os.Create(path + ".allocs")
+		if err == nil {
+			err = errors.Join(pprof.Lookup("allocs").WriteTo(allocs, 0), allocs.Close())
+		}
+		return errors.Join(err, f.Close())
 	}, nil
 }
 

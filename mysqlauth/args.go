@@ -17,27 +17,48 @@ type pair struct {
 	token driver.Token
 }
 
-// keyArgs are the args of a padded list of keys.
-func keyArgs(keys []string) []any {
-	args := make([]any, padded(len(keys)))
-	for i := range args {
-		args[i] = []byte(keys[min(i, len(keys)-1)])
+// keyArgs are the args of a list of keys.
+func (t tables) keyArgs(keys []string) []any {
+	size := 0
+	for _, key := range keys {
+		size += len(key)
 	}
+	text := make([]byte, 0, size)
+	args := make([]any, t.padded(len(keys)))
+	for i, key := range keys {
+		at := len(text)
+		text = append(text, key...)
+		args[i] = text[at:len(text):len(text)]
+	}
+	pad(args, len(keys))
 	return args
 }
 
 // pairArgs are the args of pairs.
-func pairArgs(ps []pair) []any {
-	n := padded(len(ps))
-	args := make([]any, 0, 3*n)
-	for i := range n {
-		args = append(args, []byte(ps[min(i, len(ps)-1)].key))
+func (t tables) pairArgs(ps []pair) []any {
+	size := 0
+	for _, p := range ps {
+		size += len(p.key) + len(p.token)
 	}
-	for i := range n {
-		p := ps[min(i, len(ps)-1)]
-		args = append(args, []byte(p.key), p.token[:])
+	text := make([]byte, 0, size)
+	n := t.padded(len(ps))
+	args := make([]any, 2*n, 2*n+8)
+	for i, p := range ps {
+		at := len(text)
+		text = append(append(text, p.key...), p.token[:]...)
+		end := at + len(p.key)
+		args[i], args[n+i] = text[at:end:end], text[at:len(text):len(text)]
 	}
+	pad(args[:n], len(ps))
+	pad(args[n:], len(ps))
 	return args
+}
+
+// pad repeats the last of the n elements that there are.
+func pad(args []any, n int) {
+	for i := n; i < len(args); i++ {
+		args[i] = args[n-1]
+	}
 }
 
 // reserved begins the keys that the driver claims for itself. A namespace
@@ -72,9 +93,9 @@ func checkTTL(ttl time.Duration) error {
 }
 
 // renewArgs are those of a renewal.
-func renewArgs(ours []pair, notAfter int64, ttl time.Duration) []any {
+func (t tables) renewArgs(ours []pair, notAfter int64, ttl time.Duration) []any {
 	micros := ttl.Microseconds()
-	return append(pairArgs(ours), notAfter, micros, micros, micros)
+	return append(t.pairArgs(ours), notAfter, micros, micros, micros)
 }
 
 func checkClaim(c driver.Claim) error {

@@ -3,7 +3,10 @@
 package mysqlauth
 
 import (
+	"bytes"
 	"database/sql"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/tierlock/tierlock/tier/driver"
@@ -23,6 +26,22 @@ type attempt struct {
 	notAfter int64     // of the last statement
 }
 
+// finding is what a read-back says of a key. Only the lane touches it.
+type finding struct {
+	how   found
+	fence uint64
+}
+
+type found uint8
+
+const (
+	foundNothing found = iota
+	foundOurs
+	foundOther // not under our token
+)
+
+var errStrangeRow = errors.New("the server answered with a row that was not asked for")
+
 // rounds bounds how often another process may make rows before we do.
 const rounds = 3
 
@@ -36,31 +55,33 @@ func (a *Authority) runClaims(s *session, batch []*claimCall) {
 		token:     driver.NewToken(),
 		calls:     make(map[string]*claimCall, len(batch)),
 	}
-	open := make([]string, len(batch))
+	keys := make([]string, len(batch))
 	for i, c := range batch {
-		open[i] = c.claim.Key
+		keys[i] = c.claim.Key
 		t.calls[c.claim.Key] = c
 	}
-	t.run(sortedKeys(open))
+	t.run(sortedKeys(keys))
 }
 
 // run takes what is free, learns what became of it, and makes the rows that
 // are missing. What is open is not ours before each round.
 func (t *attempt) run(open []string) {
 	for range rounds {
-		if _, err := t.send(func() (int64, error) { return t.update(open) }); err != nil {
+		args := t.tables.keyArgs(open)
+		if _, err := t.send(func() (int64, error) { return t.update(args, len(open)) }); err != nil {
 			t.failed(open, err)
 			return
 		}
-		missing, err := t.learn(open)
+		missing, err := t.learn(open, args)
 		if err != nil || len(missing) == 0 {
 			return
 		}
 		open = missing
-		made, err := t.send(func() (int64, error) { return t.insert(open) })
+		args = t.tables.keyArgs(open)
+		made, err := t.send(func() (int64, error) { return t.insert(args, len(open)) })
 		switch {
 		case err == nil:
-			if open, err = t.learn(open); err == nil && len(open) > 0 {
+			if open, err = t.learn(open, args); err == nil && len(open) > 0 {
 				t.refuse(open, t.whyMissing(made))
 			}
 			return
@@ -84,55 +105,100 @@ func (t *attempt) send(statement func() (int64, error)) (affected int64, err err
 	return affected, err
 }
 
-func (t *attempt) update(keys []string) (int64, error) {
-	args := append(keyArgs(keys), maxFence-t.block, t.notAfter, t.block, t.token[:], t.holder, t.ttl.Microseconds())
-	return t.s.exec(t.timeout, t.tables.claim(len(keys)), args...)
+func (t *attempt) update(keys []any, n int) (int64, error) {
+	args := append(slices.Clip(keys), maxFence-t.block, t.notAfter, t.block, t.token[:], t.holder, t.ttl.Microseconds())
+	return t.s.exec(t.timeout, t.tables.claim(n), args...)
 }
 
-func (t *attempt) insert(keys []string) (int64, error) {
-	args := append([]any{t.token[:], t.block, t.holder, t.ttl.Microseconds()}, keyArgs(keys)...)
+func (t *attempt) insert(keys []any, n int) (int64, error) {
+	args := append([]any{t.token[:], t.block, t.holder, t.ttl.Microseconds()}, keys...)
 	args = append(args, t.notAfter, maxFence-t.block)
 	// It may wait for the floor or for another's row, which is contention: the
 	// server's answer to that must come before the limit does.
-	return t.s.exec(waitLimit, t.tables.insert(len(keys)), args...)
+	return t.s.exec(waitLimit, t.tables.insert(n), args...)
 }
 
 // learn reads the keys back and answers every call whose row is there. When
 // it fails they are answered too: nothing is known about any.
-func (t *attempt) learn(keys []string) (missing []string, err error) {
-	r, err := t.s.read(t.timeout, keys)
-	if err != nil {
+func (t *attempt) learn(keys []string, args []any) (missing []string, err error) {
+	if err := t.readBack(keys, args); err != nil {
 		t.unknown(keys, err)
 		return nil, err
 	}
+	var others []string
 	for _, key := range keys {
-		row, found := r.rows[key]
-		switch {
-		case !found:
+		switch c := t.calls[key]; c.found.how {
+		case foundOurs:
+			t.grant(c)
+		case foundOther:
+			others = append(others, key)
+		case foundNothing:
 			missing = append(missing, key)
-		case row.token == t.token:
-			t.grant(key, row)
-		case row.held():
-			t.calls[key].refuse(&driver.Refusal{Left: row.left, Holder: row.holder, Leaving: t.ledger.owes(key)})
-		case row.fence > maxFence-t.block:
-			t.calls[key].refuse(classify("claim", errFenceMax))
-		default: // free, but locked by somebody, or taken and left meanwhile
-			t.calls[key].refuse(&driver.Refusal{Busy: true})
 		}
+	}
+	if len(others) > 0 {
+		t.explainOthers(others)
 	}
 	return missing, nil
 }
 
-func (t *attempt) grant(key string, row row) {
+// readBack finds what became of the keys, and the server's time on the way.
+func (t *attempt) readBack(keys []string, args []any) error {
+	for _, key := range keys {
+		t.calls[key].found = finding{}
+	}
+	sent := time.Now()
+	return t.s.query(t.timeout, func(rows *sql.Rows) error {
+		var key, token sql.RawBytes
+		var fence uint64
+		var micros int64
+		if err := rows.Scan(&key, &token, &fence, &micros); err != nil {
+			return err
+		}
+		t.s.clock.set(micros, sent)
+		c := t.calls[string(key)]
+		if c == nil {
+			return errStrangeRow
+		}
+		c.found = finding{how: foundOther, fence: fence}
+		if bytes.Equal(token, t.token[:]) {
+			c.found.how = foundOurs
+		}
+		return nil
+	}, t.tables.readBack(len(keys)), args...)
+}
+
+// explainOthers answers calls whose rows are known not to be ours with how the
+// rows are now.
+func (t *attempt) explainOthers(keys []string) {
+	r, err := t.s.read(t.timeout, keys)
+	if err != nil {
+		t.refuse(keys, unreachable("claim", err))
+		return
+	}
+	for _, key := range keys {
+		row, c := r.rows[key], t.calls[key]
+		switch {
+		case row.held():
+			c.refuse(&driver.Refusal{Left: row.left, Holder: row.holder, Leaving: t.ledger.owes(key)})
+		case row.fence > maxFence-t.block:
+			c.refuse(classify("claim", errFenceMax))
+		default: // free, but locked by somebody, or taken and left meanwhile
+			c.refuse(&driver.Refusal{Busy: true})
+		}
+	}
+}
+
+func (t *attempt) grant(c *claimCall) {
 	until := t.sent.Add(t.ttl)
-	given := t.calls[key].end(claimAnswer{grant: driver.Grant{
+	given := c.end(claimAnswer{grant: driver.Grant{
 		Token: t.token,
-		Fence: row.fence - t.block + 1,
+		Fence: c.found.fence - t.block + 1,
 		Until: until,
 		Table: t.s.table,
 	}})
 	if !given { // the caller left while the claim was in flight
-		t.giveBack(driver.Release{Key: key, Token: t.token, Until: until})
+		t.giveBack(driver.Release{Key: c.claim.Key, Token: t.token, Until: until})
 	}
 }
 

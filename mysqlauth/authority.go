@@ -103,8 +103,10 @@ func newAuthority(db *sql.DB, o options, owned bool) (*Authority, error) {
 		return nil, err
 	}
 	life, end := context.WithCancel(context.Background())
+	names := newTables(o.prefix)
+	names.exact = owned
 	a := &Authority{
-		db: db, owned: owned, log: o.logger, tables: newTables(o.prefix), timeout: o.timeout, bound: bound(o.timeout), opts: o, metrics: metrics,
+		db: db, owned: owned, log: o.logger, tables: names, timeout: o.timeout, bound: bound(o.timeout), opts: o, metrics: metrics,
 		ledger: newLedger(), life: life, end: end,
 	}
 	spare := o.maxOpen - ownConns

@@ -16,6 +16,7 @@ type claimCall struct {
 	part   uint64      // of a halved batch
 	ended  atomic.Bool // answered or abandoned, whichever came first
 	answer chan claimAnswer
+	found  finding // the lane's
 }
 
 type claimAnswer struct {

@@ -4,28 +4,24 @@ package mysqlauth
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 )
 
 // ledger knows what Close has to wait for: calls that have not returned, and
-// debts, which are keys that background work still has to free.
+// debts, which are keys that background work still has to free, or that have to
+// expire.
 type ledger struct {
 	mu      sync.Mutex
 	closing bool
 	calls   int
-	debts   map[*debt]struct{}
 	owed    map[string]int // debts by key
 	changed chan struct{}  // closed and replaced at every change while closing
 }
 
-// debt is a key that has to be freed, or to expire.
-type debt struct {
-	key string
-	in  *ledger
-}
-
 func newLedger() *ledger {
-	return &ledger{debts: make(map[*debt]struct{}), owed: make(map[string]int), changed: make(chan struct{})}
+	return &ledger{owed: make(map[string]int), changed: make(chan struct{})}
 }
 
 // enter begins a call; it is false once Close has begun.
@@ -62,15 +58,12 @@ func (l *ledger) leave() {
 	l.announce()
 }
 
-// owe records a debt. Close does not refuse it: it comes from work that Close
-// waits for.
-func (l *ledger) owe(key string) *debt {
+// owe records a debt, which paid ends. Close does not refuse it: it comes from
+// work that Close waits for.
+func (l *ledger) owe(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d := &debt{key: key, in: l}
-	l.debts[d] = struct{}{}
 	l.owed[key]++
-	return d
 }
 
 // owes reports whether work behind callers still has to free the key.
@@ -80,14 +73,13 @@ func (l *ledger) owes(key string) bool {
 	return l.owed[key] > 0
 }
 
-func (d *debt) paid() {
-	d.in.mu.Lock()
-	defer d.in.mu.Unlock()
-	delete(d.in.debts, d)
-	if d.in.owed[d.key]--; d.in.owed[d.key] == 0 {
-		delete(d.in.owed, d.key)
+func (l *ledger) paid(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.owed[key]--; l.owed[key] == 0 {
+		delete(l.owed, key)
 	}
-	d.in.announce()
+	l.announce()
 }
 
 func (l *ledger) announce() {
@@ -124,15 +116,11 @@ func (l *ledger) wait(ctx context.Context, done func() bool) error {
 }
 
 func (l *ledger) noCalls() bool { return l.calls == 0 }
-func (l *ledger) noDebts() bool { return len(l.debts) == 0 }
+func (l *ledger) noDebts() bool { return len(l.owed) == 0 }
 
 // keys are those still owed.
 func (l *ledger) keys() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var keys []string
-	for d := range l.debts {
-		keys = append(keys, d.key)
-	}
-	return keys
+	return slices.Collect(maps.Keys(l.owed))
 }

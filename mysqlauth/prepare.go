@@ -55,7 +55,7 @@ func (a *Authority) prepareBatch(s *session, keys []string) error {
 		var made int64
 		err = s.again(&a.retried, func() error {
 			// No token, no block, no holder, no time: a free row.
-			args := append([]any{nil, 0, []byte{}, 0}, keyArgs(missing)...)
+			args := append([]any{nil, 0, []byte{}, 0}, a.tables.keyArgs(missing)...)
 			args = append(args, s.clock.now()+a.timeout.Microseconds(), uint64(maxFence))
 			made, err = s.exec(a.timeout, a.tables.insert(len(missing)), args...)
 			return err

@@ -15,7 +15,7 @@ import (
 type releaseCall struct {
 	driver.Release
 	part   uint64 // of a halved batch
-	debt   *debt
+	in     *ledger
 	answer chan error
 	// maybe says that a statement of unknown outcome may have freed the row.
 	maybe bool
@@ -81,14 +81,20 @@ func (a *Authority) Release(ctx context.Context, r driver.Release) error {
 
 // giveBack releases in the background.
 func (a *Authority) giveBack(r driver.Release) *releaseCall {
-	call := &releaseCall{Release: r, debt: a.ledger.owe(r.Key), answer: make(chan error, 1)}
+	call := a.owing(r)
 	a.releases.add(call)
 	return call
 }
 
+// owing is a release that Close waits for until it has ended.
+func (a *Authority) owing(r driver.Release) *releaseCall {
+	a.ledger.owe(r.Key)
+	return &releaseCall{Release: r, in: a.ledger, answer: make(chan error, 1)}
+}
+
 func (c *releaseCall) end(err error) {
 	c.answer <- err
-	c.debt.paid()
+	c.in.paid(c.Key)
 }
 
 // runReleases is one attempt that never waits for a locked row: others' keys
@@ -181,9 +187,9 @@ func (a *Authority) releaseStatement(batch []*releaseCall, mark uint64) (string,
 		ours[i] = pair{c.Key, c.Token}
 	}
 	if c := batch[0]; c.MinHold != 0 {
-		return a.tables.keep(), append(pairArgs(ours), c.keepArgs()...)
+		return a.tables.keep(), append(a.tables.pairArgs(ours), c.keepArgs()...)
 	}
-	return a.tables.release(len(ours)), append(pairArgs(ours), mark)
+	return a.tables.release(len(ours)), append(a.tables.pairArgs(ours), mark)
 }
 
 // halveReleases repeats a batch in two parts: one row may be why it failed.

@@ -34,12 +34,12 @@ func TestPairs_matchEachKeyWithItsOwnToken_C1(t *testing.T) {
 			t.Fatal(row, err)
 		}
 		ours := []pair{{"ns/a", old.Token}, {"ns/b", row.Token}, {"ns/b", other.Token}}
-		mustExec(t, admin, a.tables.release(3), append(pairArgs(ours), 1)...)
+		mustExec(t, admin, a.tables.release(3), append(a.tables.pairArgs(ours), 1)...)
 		if !isHeld(t, admin, "ns/a") {
 			t.Error("a release freed a successor's row")
 		}
-		mustExec(t, admin, a.tables.settle(3), pairArgs(ours)...)
-		mustExec(t, admin, a.tables.settleWaiting(3), pairArgs(ours)...)
+		mustExec(t, admin, a.tables.settle(3), a.tables.pairArgs(ours)...)
+		mustExec(t, admin, a.tables.settleWaiting(3), a.tables.pairArgs(ours)...)
 		if !isHeld(t, admin, "ns/a") {
 			t.Error("the settler freed a successor's row")
 		}
@@ -48,7 +48,7 @@ func TestPairs_matchEachKeyWithItsOwnToken_C1(t *testing.T) {
 		if err := admin.QueryRowContext(t.Context(), until).Scan(&before); err != nil {
 			t.Fatal(err)
 		}
-		mustExec(t, admin, a.tables.renew(3), renewArgs(ours, int64(1)<<60, time.Hour)...)
+		mustExec(t, admin, a.tables.renew(3), a.tables.renewArgs(ours, int64(3_000_000_000_000_000), time.Hour)...)
 		if err := admin.QueryRowContext(t.Context(), until).Scan(&after); err != nil || before != after {
 			t.Errorf("renewed a successor's row: %s to %s, %v", before, after, err)
 		}
@@ -368,7 +368,7 @@ func releaseTogether(t *testing.T, a *Authority, rs ...driver.Release) []error {
 	t.Helper()
 	calls := make([]*releaseCall, len(rs))
 	for i, r := range rs {
-		calls[i] = &releaseCall{Release: r, debt: a.ledger.owe(r.Key), answer: make(chan error, 1)}
+		calls[i] = a.owing(r)
 	}
 	a.releases.add(calls...)
 	errs := make([]error, len(calls))
@@ -523,7 +523,7 @@ func TestRelease_oneBadRow_failsAlone(t *testing.T) {
 		calls := make([]*releaseCall, len(claims))
 		for i, c := range claims {
 			r := releaseOf(c.Key, grants[i])
-			calls[i] = &releaseCall{Release: r, debt: a.ledger.owe(r.Key), answer: make(chan error, 1)}
+			calls[i] = a.owing(r)
 		}
 		sizes := make(chan int, 1000)
 		key := regexp.MustCompile(`ns/k\d\d`)

@@ -154,7 +154,7 @@ func (a *Authority) runRenews(s *session, batch []*renewCall) {
 	var sent time.Time
 	err := s.again(&a.retried, func() error {
 		sent = time.Now()
-		args := renewArgs(ours, s.clock.at(sent)+limit.Microseconds(), ttl)
+		args := a.tables.renewArgs(ours, s.clock.at(sent)+limit.Microseconds(), ttl)
 		_, err := s.exec(limit, a.tables.renew(len(ours)), args...)
 		return err
 	})

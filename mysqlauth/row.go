@@ -46,7 +46,7 @@ func (s *session) read(limit time.Duration, keys []string) (reading, error) {
 		r.rows[found.key] = found
 		s.clock.set(micros, r.sent)
 		return nil
-	}, s.from.tables.read(len(keys)), keyArgs(keys)...)
+	}, s.from.tables.read(len(keys)), s.from.tables.keyArgs(keys)...)
 	return r, err
 }
 

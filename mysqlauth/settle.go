@@ -25,7 +25,6 @@ type settler struct {
 // entry is one key of a claim of unknown outcome.
 type entry struct {
 	pair
-	debt     *debt
 	notAfter int64     // server time from which the claim refuses itself
 	due      time.Time // the next pass
 	stage    settleStage
@@ -61,8 +60,9 @@ func newSettler(a *Authority) *settler {
 func (t *settler) add(keys []string, token driver.Token, notAfter int64) {
 	t.mu.Lock()
 	for _, key := range keys {
+		t.ledger.owe(key)
 		t.entries = append(t.entries, &entry{
-			pair: pair{key, token}, debt: t.ledger.owe(key), notAfter: notAfter, due: time.Now(),
+			pair: pair{key, token}, notAfter: notAfter, due: time.Now(),
 		})
 	}
 	t.mu.Unlock()
@@ -172,6 +172,6 @@ func (t *settler) close(batch []*entry) {
 	t.mu.Unlock()
 	t.count(0, len(batch))
 	for _, e := range batch {
-		e.debt.paid()
+		t.ledger.paid(e.key)
 	}
 }

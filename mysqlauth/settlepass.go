@@ -58,7 +58,7 @@ func (t *settler) settle(s *session, statement string, batch []*entry) (freed in
 	for i, e := range batch {
 		ours[i] = e.pair
 	}
-	freed, err = s.exec(waitLimit, statement, pairArgs(ours)...)
+	freed, err = s.exec(waitLimit, statement, t.tables.pairArgs(ours)...)
 	t.settled.Add(uint64(freed))
 	t.count(int(freed), 0)
 	return freed, err
@@ -93,7 +93,7 @@ func (t *settler) sort(s *session, batch []*entry) (left unsettled, err error) {
 		copy(seen[:], token)
 		unlocked[string(key)] = seen
 		return nil
-	}, t.tables.unlocked(len(keys)), keyArgs(keys)...)
+	}, t.tables.unlocked(len(keys)), t.tables.keyArgs(keys)...)
 	if err != nil {
 		return left, err
 	}

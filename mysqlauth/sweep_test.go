@@ -218,7 +218,7 @@ func TestInsert_besideTheSweeper_startsAboveTheOldFence(t *testing.T) {
 		token := driver.NewToken()
 		go func() {
 			_, err := inserts.ExecContext(context.Background(), a.tables.insert(1),
-				token[:], 1, []byte{}, time.Minute.Microseconds(), []byte("ns/k"), int64(1)<<60, uint64(maxFence))
+				token[:], 1, []byte{}, time.Minute.Microseconds(), []byte("ns/k"), int64(3_000_000_000_000_000), uint64(maxFence))
 			done <- err
 		}()
 		time.Sleep(300 * time.Millisecond) // it waits for the row

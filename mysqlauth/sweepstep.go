@@ -74,7 +74,7 @@ func (w *sweepStep) retire() error {
 	if len(w.expired) == 0 {
 		return nil
 	}
-	_, err := w.s.exec(w.limit, w.s.from.tables.retire(len(w.expired)), append(pairArgs(w.expired), w.retention)...)
+	_, err := w.s.exec(w.limit, w.s.from.tables.retire(len(w.expired)), append(w.s.from.tables.pairArgs(w.expired), w.retention)...)
 	return err
 }
 
@@ -106,12 +106,12 @@ func (w *sweepStep) remove() (removed int, err error) {
 		err := rows.Scan(&key, &fence)
 		keys, highest = append(keys, string(key)), max(highest, fence)
 		return err
-	}, tables.doomed(len(w.free)), append(keyArgs(w.free), w.retention)...)
+	}, tables.doomed(len(w.free)), append(w.s.from.tables.keyArgs(w.free), w.retention)...)
 	if err != nil {
 		return 0, err
 	}
 	if len(keys) > 0 {
-		gone, err := w.s.exec(w.limit, tables.remove(len(keys)), keyArgs(keys)...)
+		gone, err := w.s.exec(w.limit, tables.remove(len(keys)), w.s.from.tables.keyArgs(keys)...)
 		if err != nil {
 			return 0, err
 		}

@@ -71,14 +71,14 @@ func (t tables) candidates() string {
 //
 // Args: n keys, n pairs, retention.
 func (t tables) retire(n int) string {
-	return t.neverWaiting(pairs(n)+" AND "+unused, "l.token = NULL, l.expires_at = UTC_TIMESTAMP(6)")
+	return t.neverWaiting(t.pairs(n)+" AND "+unused, "l.token = NULL, l.expires_at = UTC_TIMESTAMP(6)")
 }
 
 // doomed locks the candidates that are still free and unused.
 //
 // Args: n keys, retention.
 func (t tables) doomed(n int) string {
-	return "SELECT lock_key, fence FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key IN (" + marks(n) + ") AND token IS NULL AND " +
+	return "SELECT lock_key, fence FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key IN (" + t.marks(n) + ") AND token IS NULL AND " +
 		unused + " ORDER BY lock_key LIMIT 1000 FOR UPDATE SKIP LOCKED"
 }
 
@@ -88,7 +88,7 @@ func (t tables) doomed(n int) string {
 //
 // Args: n keys.
 func (t tables) remove(n int) string {
-	return "DELETE l FROM (SELECT lock_key FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key IN (" + marks(n) +
+	return "DELETE l FROM (SELECT lock_key FROM " + t.lease + " FORCE INDEX (PRIMARY) WHERE lock_key IN (" + t.marks(n) +
 		") LIMIT 1000 FOR UPDATE SKIP LOCKED) d STRAIGHT_JOIN " + t.lease + " l FORCE INDEX (PRIMARY) ON l.lock_key = d.lock_key"
 }
 
