@@ -148,10 +148,10 @@ func (t *attempt) readBack(keys []string, args []any) error {
 		t.calls[key].found = finding{}
 	}
 	sent := time.Now()
+	var key, token sql.RawBytes // here, so that not every row has its own
+	var fence uint64
+	var micros int64
 	return t.s.query(t.timeout, func(rows *sql.Rows) error {
-		var key, token sql.RawBytes
-		var fence uint64
-		var micros int64
 		if err := rows.Scan(&key, &token, &fence, &micros); err != nil {
 			return err
 		}

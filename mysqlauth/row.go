@@ -31,10 +31,10 @@ type reading struct {
 // read reads keys, and the server's clock on the way.
 func (s *session) read(limit time.Duration, keys []string) (reading, error) {
 	r := reading{rows: make(map[string]row, len(keys)), sent: time.Now()}
+	var key, token, holder sql.RawBytes // here, so that not every row has its own
+	var fence, guard uint64
+	var left, age, micros int64
 	err := s.query(limit, func(rows *sql.Rows) error {
-		var key, token, holder sql.RawBytes
-		var fence, guard uint64
-		var left, age, micros int64
 		if err := rows.Scan(&key, &token, &fence, &guard, &holder, &left, &age, &micros); err != nil {
 			return err
 		}

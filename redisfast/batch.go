@@ -186,7 +186,7 @@ func (f *Filter) pipeline(ctx context.Context, batch []*errand) {
 	execute(ctx, pipe)
 	again := 0
 	for _, e := range batch {
-		if redis.HasErrorPrefix(e.cmd.Err(), "NOSCRIPT") {
+		if e.cmd.Err() != nil && redis.HasErrorPrefix(e.cmd.Err(), "NOSCRIPT") {
 			e.cmd = e.command(ctx, "eval", e.op.script.source)
 			_ = pipe.Process(ctx, e.cmd)
 			again++
@@ -197,8 +197,13 @@ func (f *Filter) pipeline(ctx context.Context, batch []*errand) {
 	}
 }
 
+// command points into the errand instead of boxing what is there already.
 func (e *errand) command(ctx context.Context, verb, script any) *redis.Cmd {
-	cmd := redis.NewCmd(ctx, verb, script, "1", e.key, e.value, e.more)
+	e.args = [...]any{verb, script, "1", &e.key, &e.value, &e.ttl}
+	if e.op == clearing {
+		e.args[5] = &e.channel
+	}
+	cmd := redis.NewCmd(ctx, e.args[:]...)
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }

@@ -20,9 +20,12 @@ type errand struct {
 	op     *operation
 	id     markID
 	key    string // as Redis has it
-	value  any    // the second and third arguments of the script
-	more   any
 	wake   bool
+	// What the script is given besides the key: its text or, of a deletion that
+	// wakes, a channel; and a time to live in milliseconds.
+	value, channel string
+	ttl            int64
+	args           [6]any
 	state  atomic.Int32 // callPending, callAnswered or callLeft
 	answer chan struct{}
 	cmd    *redis.Cmd

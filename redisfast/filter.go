@@ -147,9 +147,9 @@ func (f *Filter) Clear(ctx context.Context, key string, token driver.Token, wake
 		return fault("clear", fmt.Errorf("%w: token is zero", ErrOption))
 	}
 	e := errands.Get().(*errand)
-	e.id, e.wake, e.value, e.more = markID{key, token}, wake, token.String(), ""
+	e.id, e.wake, e.value, e.channel = markID{key, token}, wake, token.String(), ""
 	if wake {
-		e.more = f.wakeChannel(key)
+		e.channel = f.wakeChannel(key)
 	}
 	_, err := f.send(ctx, clearing, e)
 	return err
@@ -207,7 +207,7 @@ func (f *Filter) Close(ctx context.Context) error {
 // about is an errand about a mark.
 func about(key string, m driver.Mark) *errand {
 	e := errands.Get().(*errand)
-	e.id, e.value, e.more = markID{key, m.Token}, encodeMark(m), m.TTL.Milliseconds()
+	e.id, e.value, e.ttl = markID{key, m.Token}, encodeMark(m), m.TTL.Milliseconds()
 	return e
 }
 

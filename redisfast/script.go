@@ -106,12 +106,15 @@ func markArgs(m driver.Mark) []any {
 
 // stateOf reads what a script about a mark answered.
 func stateOf(cmd *redis.Cmd) (driver.MarkState, error) {
+	if err := cmd.Err(); err != nil {
+		return driver.MarkState{}, err
+	}
+	if cmd.Val() == any(int64(1)) {
+		return driver.MarkState{Ours: true}, nil
+	}
 	reply, err := cmd.Slice()
 	if err != nil {
 		return driver.MarkState{}, err
-	}
-	if len(reply) == 1 {
-		return driver.MarkState{Ours: true}, nil
 	}
 	if len(reply) != 3 {
 		return driver.MarkState{}, fmt.Errorf("script answered %d values", len(reply))

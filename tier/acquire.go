@@ -60,13 +60,11 @@ func (l *Locker) attempt(ctx context.Context, key string, asked ask, policies *p
 
 // bound joins all that can end a wait: the caller, the locker, and time.
 func (l *Locker) bound(ctx context.Context, wait time.Duration) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	ctx, stop := context.WithTimeout(ctx, wait)
-	unhook := context.AfterFunc(l.closing, func() { cancel(ErrClosed) })
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	unhook := context.AfterFunc(l.closing, cancel)
 	return ctx, func() {
 		unhook()
-		stop()
-		cancel(context.Canceled)
+		cancel()
 	}
 }
 

@@ -104,7 +104,7 @@ func (c *choice) wait(ctx context.Context) (*Lease, error) {
 		}
 		select {
 		case <-bound.Done():
-			return nil, c.ended(ctx, bound)
+			return nil, c.ended(ctx)
 		case <-watch.told:
 			next = watch.take()
 		case <-timer.C:
@@ -115,11 +115,11 @@ func (c *choice) wait(ctx context.Context) (*Lease, error) {
 }
 
 // ended says why the wait ended.
-func (c *choice) ended(ctx, bound context.Context) error {
+func (c *choice) ended(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return &Error{Op: "acquire", Key: c.keys[0], Err: errors.Join(ctx.Err(), c.why)}
-	case errors.Is(context.Cause(bound), ErrClosed):
+	case c.locker.closing.Err() != nil:
 		return &Error{Op: "acquire", Key: c.keys[0], Err: ErrClosed}
 	}
 	return c.why

@@ -80,9 +80,7 @@ func (a *attempt) markedByOther(s driver.MarkState) {
 // clear deletes a mark and, if asked to, wakes those who wait for it. It is called
 // behind callers.
 func (l *Locker) clear(full string, token driver.Token, wake bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), boundWithoutContext)
-	defer cancel()
-	_ = l.filter.Clear(ctx, full, token, wake) // after an error the driver goes on
+	_ = l.filter.Clear(l.soon.context(), full, token, wake) // after an error the driver goes on
 }
 
 // clearAndLeave lets the next of this process go ahead when our mark, which

@@ -32,6 +32,7 @@ type Locker struct {
 	renewer  *renewer
 	ready    readiness
 	behind   background
+	soon     soon
 	local    fallback.ReentrantMutex // of the rung local
 	timers   sync.Pool               // stopped; who waits in a hot line needs one for microseconds
 

@@ -32,6 +32,7 @@ type queues struct {
 // line is the queue of one key. It exists while anybody is in it.
 type line struct {
 	turns []*turn // the head first
+	alone [1]*turn
 	fault error   // the authority's, as its head last met it; nil after an answer
 }
 
@@ -52,7 +53,7 @@ type turn struct {
 	held   bool          // it was granted the key
 	yields bool          // other processes come first when it has left
 	late   bool          // it gives them time for that
-	ready  chan struct{} // closed when the turn becomes head
+	ready  chan struct{} // closed when the turn becomes head; nil when it was at once
 	tenure *tenure       // what it is to become
 }
 
@@ -69,6 +70,7 @@ func (q *queues) enter(t *turn, patient bool) error {
 	ln := q.lines[key]
 	if ln == nil {
 		ln = &line{}
+		ln.turns = ln.alone[:0]
 		q.lines[key] = ln
 	}
 	if !patient && len(ln.turns) > 0 && (len(ln.turns) > 1 || ln.turns[0].state != turnEnding) {
@@ -77,7 +79,10 @@ func (q *queues) enter(t *turn, patient bool) error {
 	if len(ln.turns) > q.maxWaiters { // its head is none
 		return fmt.Errorf("%w: %d callers of this process wait for the key, more are not allowed", ErrHeld, q.maxWaiters)
 	}
-	t.queues, t.ready = q, make(chan struct{})
+	t.queues = q
+	if len(ln.turns) > 0 {
+		t.ready = make(chan struct{})
+	}
 	ln.turns = append(ln.turns, t)
 	ln.promote()
 	return nil
@@ -85,14 +90,21 @@ func (q *queues) enter(t *turn, patient bool) error {
 
 // promote makes the first of the line its head.
 func (ln *line) promote() {
-	if first := ln.turns[0]; first.state == turnWaiting {
-		first.state = turnHead
+	first := ln.turns[0]
+	if first.state != turnWaiting {
+		return
+	}
+	first.state = turnHead
+	if first.ready != nil {
 		close(first.ready)
 	}
 }
 
 // isHead reports whether there is nobody ahead.
 func (t *turn) isHead() bool {
+	if t.ready == nil {
+		return true
+	}
 	select {
 	case <-t.ready:
 		return true

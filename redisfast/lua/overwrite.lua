@@ -4,7 +4,7 @@
 -- ARGV[1]  value: a flag byte and the token's 32 hexadecimal digits
 -- ARGV[2]  time to live in milliseconds
 --
--- Output   {1} when the mark with this token stands now, and
+-- Output   1 when the mark with this token stands now, and
 --          {0, value, milliseconds left} when a foreign flagged one does.
 --
 -- The pattern keeps a stranger's string that merely begins with the flag from
@@ -18,4 +18,4 @@ then
   return {0, have, redis.call('PTTL', KEYS[1])}
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return {1}
+return 1

@@ -4,15 +4,15 @@
 -- ARGV[1]  value: a flag byte and the token's 32 hexadecimal digits
 -- ARGV[2]  time to live in milliseconds
 --
--- Output   {1} when the mark with this token stands now, and
+-- Output   1 when the mark with this token stands now, and
 --          {0, value, milliseconds left} when a foreign one does.
 local have = redis.call('GET', KEYS[1])
 if not have then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-  return {1}
+  return 1
 end
 if string.sub(have, 2) == string.sub(ARGV[1], 2) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return {1}
+  return 1
 end
 return {0, have, redis.call('PTTL', KEYS[1])}
