@@ -53,8 +53,10 @@ var cases = []benchCase{
 	{name: "distinct", loop: "distinct", locks: []string{"tierlock", "redislock", "naive"}, workers: []int{64}, procs: 1, keys: warmKeys},
 	{name: "distinct", loop: "distinct", locks: everyone, workers: []int{256, 1024}, procs: 1, keys: warmKeys},
 	{name: "distinct", label: "distinct-mysql", loop: "distinct", locks: []string{"tierlock", "insert"}, workers: []int{1024}, procs: 1, keys: warmKeys, mysql: true},
-	{name: "fresh", loop: "fresh", locks: []string{"tierlock"}, workers: []int{256}, procs: 1, keys: warmKeys,
-		against: []entrant{{"distinct", "tierlock", "distinct", warmKeys}}},
+	{
+		name: "fresh", loop: "fresh", locks: []string{"tierlock"}, workers: []int{256}, procs: 1, keys: warmKeys,
+		against: []entrant{{"distinct", "tierlock", "distinct", warmKeys}},
+	},
 	{name: "hot", loop: "hot", locks: everyone, workers: []int{64}, procs: 1, keys: 1, spans: true, waits: true},
 	{name: "hot-procs", loop: "hot", locks: everyone, workers: []int{64}, procs: 4, keys: 1, spans: true, waits: true},
 	{name: "hot-procs", label: "hot-procs-5ms", loop: "hot", locks: everyone, workers: []int{64}, procs: 4, keys: 1, hold: 5 * time.Millisecond, spans: true, waits: true},

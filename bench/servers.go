@@ -4,12 +4,11 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
-
-	"database/sql"
 
 	"github.com/tierlock/tierlock/internal/stack"
 	"github.com/tierlock/tierlock/mysqlauth"

@@ -13,13 +13,14 @@ import (
 
 	_ "github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
+	"gorm.io/driver/mysql"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+
 	"github.com/tierlock/tierlock/idempotency"
 	"github.com/tierlock/tierlock/internal/stack"
 	"github.com/tierlock/tierlock/internal/tiers"
 	"github.com/tierlock/tierlock/tier"
-	"gorm.io/driver/mysql"
-	"gorm.io/gorm"
-	"gorm.io/gorm/logger"
 )
 
 func TestMain(m *testing.M) { stack.Main(m).Run() }

@@ -68,8 +68,15 @@ func (a *Authority) runClaims(s *session, batch []*claimCall) {
 func (t *attempt) run(open []string) {
 	for range rounds {
 		args := t.tables.keyArgs(open)
-		if _, err := t.send(func() (int64, error) { return t.update(args, len(open)) }); err != nil {
+		took, err := t.send(func() (int64, error) { return t.update(args, len(open)) })
+		if err != nil {
 			t.failed(open, err)
+			return
+		}
+		if len(open) == 1 && took > 0 {
+			c := t.calls[open[0]]
+			c.found = finding{how: foundOurs, fence: uint64(took)}
+			t.grant(c)
 			return
 		}
 		missing, err := t.learn(open, args)
@@ -95,19 +102,27 @@ func (t *attempt) run(open []string) {
 
 // send repeats a statement that proves to have done nothing, and keeps the
 // instant of the last sending, from which a lease's time counts.
-func (t *attempt) send(statement func() (int64, error)) (affected int64, err error) {
+func (t *attempt) send(statement func() (int64, error)) (answer int64, err error) {
 	err = t.s.again(&t.retried, func() error {
 		t.sent = time.Now()
 		t.notAfter = t.s.clock.at(t.sent) + t.timeout.Microseconds()
-		affected, err = statement()
+		answer, err = statement()
 		return err
 	})
-	return affected, err
+	return answer, err
 }
 
-func (t *attempt) update(keys []any, n int) (int64, error) {
+// update takes what is free. Of one key it returns the fence, or 0.
+func (t *attempt) update(keys []any, n int) (fence int64, err error) {
 	args := append(slices.Clip(keys), maxFence-t.block, t.notAfter, t.block, t.token[:], t.holder, t.ttl.Microseconds())
-	return t.s.exec(t.timeout, t.tables.claim(n), args...)
+	if n > 1 {
+		return t.s.exec(t.timeout, t.tables.claim(n), args...)
+	}
+	result, err := t.s.run(t.timeout, t.tables.claimAlone(), args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.LastInsertId()
 }
 
 func (t *attempt) insert(keys []any, n int) (int64, error) {

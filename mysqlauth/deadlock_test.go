@@ -38,7 +38,7 @@ func TestDeadlocks_areRepeated_J1(t *testing.T) {
 						}
 					}
 				}
-				for _, part := range []string{"SET l.fence = l.fence", "INSERT INTO `lease`"} {
+				for _, part := range []string{"SET l.fence = ", "INSERT INTO `lease`"} {
 					done := inject(part)
 					_, err := a.Claim(t.Context(), claimOf(key()))
 					done()

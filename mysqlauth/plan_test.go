@@ -40,13 +40,15 @@ func TestStatements_readOnlyTheirRows(t *testing.T) {
 				args      []any
 			}{
 				"claim":    {a.tables.claim(n), append(a.tables.keyArgs(some), uint64(maxFence), farAway, 1, token[:], []byte{}, 1)},
+				"alone":    {a.tables.claimAlone(), append(a.tables.keyArgs(some[:1]), uint64(maxFence), farAway, 1, token[:], []byte{}, 1)},
+				"readBack": {a.tables.readBack(n), a.tables.keyArgs(some)},
 				"read":     {a.tables.read(n), a.tables.keyArgs(some)},
 				"renew":    {a.tables.renew(n), a.tables.renewArgs(pairs, farAway, time.Hour)},
 				"release":  {a.tables.release(n), append(a.tables.pairArgs(pairs), 1)},
 				"settle":   {a.tables.settle(n), a.tables.pairArgs(pairs)},
 				"settled":  {a.tables.settleWaiting(n), a.tables.pairArgs(pairs)},
 				"unlocked": {a.tables.unlocked(n), a.tables.keyArgs(some)},
-				"alone":    {a.tables.releaseWaiting(), []any{[]byte(some[0]), token[:]}},
+				"freed":    {a.tables.releaseWaiting(), []any{[]byte(some[0]), token[:]}},
 				"keep":     {a.tables.keep(), append(a.tables.pairArgs(pairs[:1]), 1, token[:], 1)},
 				"kept":     {a.tables.keepWaiting(), []any{1, token[:], 1, []byte(some[0]), token[:]}},
 				"retire":   {a.tables.retire(n), append(a.tables.pairArgs(pairs), 3600)},

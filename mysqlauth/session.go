@@ -224,18 +224,26 @@ func (s *session) giveBack() {
 // exec runs a statement within limit, which is a hard bound: when it ends the
 // connection is closed under a server that says nothing.
 func (s *session) exec(limit time.Duration, statement string, args ...any) (affected int64, err error) {
-	began := time.Now()
-	defer func() { s.from.observe(s.op, began, err) }()
-	ctx, cancel := context.WithTimeout(s.from.life, limit)
-	defer cancel()
-	result, err := s.conn.ExecContext(ctx, statement, args...)
+	result, err := s.run(limit, statement, args...)
 	if err != nil {
-		return 0, s.failed(ctx, err)
+		return 0, err
 	}
 	return result.RowsAffected()
 }
 
-// query is exec for a statement with rows; each is called with every row.
+// run is exec for a statement of which more is wanted.
+func (s *session) run(limit time.Duration, statement string, args ...any) (result sql.Result, err error) {
+	began := time.Now()
+	defer func() { s.from.observe(s.op, began, err) }()
+	ctx, cancel := context.WithTimeout(s.from.life, limit)
+	defer cancel()
+	if result, err = s.conn.ExecContext(ctx, statement, args...); err != nil {
+		return nil, s.failed(ctx, err)
+	}
+	return result, nil
+}
+
+// query is run for a statement with rows; each is called with every row.
 func (s *session) query(limit time.Duration, each func(*sql.Rows) error, statement string, args ...any) (err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(s.from.life, limit)

@@ -74,10 +74,16 @@ func (t tables) neverWaiting(condition, set string) string {
 //
 // Args: n keys, the highest fence that leaves room for the block, not_after;
 // block, token, holder, TTL in microseconds.
-func (t tables) claim(n int) string {
+func (t tables) claim(n int) string { return t.claiming(n, "l.fence + ?") }
+
+// claimAlone is claim for one key. Its answer says the fence, so that it need not
+// be read back; it is 0 where no row was taken.
+func (t tables) claimAlone() string { return t.claiming(1, "LAST_INSERT_ID(l.fence + ?)") }
+
+func (t tables) claiming(n int, fence string) string {
 	return t.neverWaiting(
 		"lock_key IN ("+t.marks(n)+") AND (token IS NULL OR expires_at <= UTC_TIMESTAMP(6)) AND fence <= ? AND "+inTime,
-		"l.fence = l.fence + ?, l.token = ?, l.holder = ?, "+
+		"l.fence = "+fence+", l.token = ?, l.holder = ?, "+
 			"l.acquired_at = UTC_TIMESTAMP(6), l.expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND")
 }
 

@@ -17,18 +17,18 @@ import (
 // errand is one run of a script about one mark. It shares a pipeline with
 // others, and its caller may leave before there is an answer.
 type errand struct {
-	op     *operation
-	id     markID
-	key    string // as Redis has it
-	wake   bool
+	op   *operation
+	id   markID
+	key  string // as Redis has it
+	wake bool
 	// What the script is given besides the key: its text or, of a deletion that
 	// wakes, a channel; and a time to live in milliseconds.
 	value, channel string
 	ttl            int64
 	args           [6]any
-	state  atomic.Int32 // callPending, callAnswered or callLeft
-	answer chan struct{}
-	cmd    *redis.Cmd
+	state          atomic.Int32 // callPending, callAnswered or callLeft
+	answer         chan struct{}
+	cmd            *redis.Cmd
 
 	reply driver.MarkState
 	err   error
@@ -171,4 +171,3 @@ func (p *timers) put(timer *time.Timer) {
 	timer.Stop()
 	p.pool.Put(timer)
 }
-

@@ -33,7 +33,7 @@ type queues struct {
 type line struct {
 	turns []*turn // the head first
 	alone [1]*turn
-	fault error   // the authority's, as its head last met it; nil after an answer
+	fault error // the authority's, as its head last met it; nil after an answer
 }
 
 type turnState uint8

@@ -9,12 +9,13 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/tierlock/tierlock/idempotency"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/tierlock/tierlock/idempotency"
 )
 
 const (

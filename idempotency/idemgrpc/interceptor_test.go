@@ -16,8 +16,6 @@ import (
 	"time"
 
 	_ "github.com/go-sql-driver/mysql" // the business's pool
-	"github.com/tierlock/tierlock/idempotency"
-	"github.com/tierlock/tierlock/internal/stack"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -28,7 +26,9 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/tierlock/tierlock/idempotency"
 	"github.com/tierlock/tierlock/idempotency/idemgrpc"
+	"github.com/tierlock/tierlock/internal/stack"
 )
 
 const (

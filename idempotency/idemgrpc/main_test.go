@@ -5,8 +5,9 @@ package idemgrpc_test
 import (
 	"testing"
 
-	"github.com/tierlock/tierlock/internal/stack"
 	"go.uber.org/goleak"
+
+	"github.com/tierlock/tierlock/internal/stack"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(stack.Main(m)) }

@@ -7,11 +7,12 @@ import (
 	"errors"
 	"time"
 
-	"github.com/tierlock/tierlock/idempotency"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tierlock/tierlock/idempotency"
 )
 
 // refusals are what a client may be told, the first that fits. They tell nothing of

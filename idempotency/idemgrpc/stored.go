@@ -5,11 +5,12 @@ package idemgrpc
 import (
 	"fmt"
 
-	"github.com/tierlock/tierlock/idempotency"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/tierlock/tierlock/idempotency"
 )
 
 // Codec is the [idempotency.Request] codec of stored replies: a

@@ -49,7 +49,7 @@ func (m *member) refuses() {
 }
 
 func isClaim(r stack.Request) bool {
-	return r.Has("l.fence = l.fence") || r.Has("INSERT INTO") && r.Has("lease")
+	return r.Has("SET l.fence = ") || r.Has("INSERT INTO") && r.Has("lease")
 }
 
 // isProbe accepts what the breaker's own probe sends: the session's preparation,

@@ -93,6 +93,10 @@ func checkFenceOfOneTenure(t *testing.T, c *cluster) {
 	l := c.locker(t, tier.WithTTL(time.Second))
 	lease := mustAcquire(t, l, "k")
 	fence, deadline := lease.Fence(), lease.Deadline()
+	before, err := l.Authority.Look(t.Context(), "suite/k")
+	if err != nil || before.Fence < fence { // it says what is reserved for the tenures to come
+		t.Errorf("row %+v, %v; want at least fence %d", before, err, fence)
+	}
 	if err := lease.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -102,9 +106,8 @@ func checkFenceOfOneTenure(t *testing.T, c *cluster) {
 	if lease.Fence() != fence {
 		t.Errorf("the fence went from %d to %d during a tenure", fence, lease.Fence())
 	}
-	row, err := l.Authority.Look(t.Context(), "suite/k")
-	if err != nil || !row.Held || row.Fence != fence {
-		t.Errorf("row %+v, %v; want fence %d", row, err, fence)
+	if row, err := l.Authority.Look(t.Context(), "suite/k"); err != nil || !row.Held || row.Fence != before.Fence {
+		t.Errorf("row %+v, %v; it was %+v", row, err, before)
 	}
 	if left := time.Until(lease.Deadline()); left > time.Second { // A15
 		t.Errorf("%v left of a TTL of 1s", left)
