@@ -3,13 +3,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint fmt services mysql build clean
+.PHONY: help demo test soak bench lint fmt services mysql build clean
 
 DEMO ?= -story # flags of the demo, as in: make demo DEMO='-fault redis-kill'
 PKG  ?= ./internal/soak ./tier ./idempotency ./... # the longest first
 RACE := go test -race -count=1 -parallel 8 # tests wait for servers more than they compute
 GOLANGCI := bin/golangci-lint
-MODULES := deploy/compose examples idempotency/idemgrpc # their dependencies are not the library's
+MODULES := deploy/compose examples idempotency/idemgrpc bench # their dependencies are not the library's
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{ printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ test: services mysql ## everything, on both engines, with the race detector
 soak: services mysql ## the same tests with full counts, up to an hour
 	@deploy/services.sh cc
 	TIERLOCK_SOAK=1 $(RACE) -timeout 60m $(PKG)
+
+bench: services mysql ## beside other locks, up to twenty minutes; BENCH='-case hot' runs a part and writes nothing
+	go -C bench run . $(or $(BENCH),-report $(CURDIR)/docs)
 
 lint: $(GOLANGCI) ## the linter, a tidy go.mod, and what may import what
 	$(GOLANGCI) run

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/tierlock/tierlock/internal/stack"
@@ -40,6 +41,21 @@ func (s *servers) stop() error {
 		errs = append(errs, os.RemoveAll(dir))
 	}
 	return errors.Join(errs...)
+}
+
+// versions are those of the servers that ran.
+func (s *servers) versions() []string {
+	var all []string
+	if s.redis != nil {
+		all = append(all, "Redis "+s.redis.Version())
+	}
+	for _, one := range s.sql {
+		if name := fmt.Sprint(one.Engine(), " ", one.Version()); !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // sqlArgs leave durability as it is.

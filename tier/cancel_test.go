@@ -183,7 +183,7 @@ func (c *cancels) open(t *testing.T, redisAddr, sqlAddr string) *tier.Locker {
 const poolSize = 8
 
 // isClaim tells a claim from a look, a release or a settling.
-func isClaim(r stack.Request) bool { return r.Has("INSERT INTO") || r.Has("l.fence = l.fence +") }
+func isClaim(r stack.Request) bool { return r.Has("INSERT INTO") || r.Has("SET l.fence = ") }
 
 var keyPattern = regexp.MustCompile(`cancel/(old|new)\d{7}`)
 

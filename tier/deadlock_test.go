@@ -35,7 +35,7 @@ func TestLocker_rolledBack_J1(t *testing.T) {
 					n.ToMySQL.OnRequest(func(r stack.Request) stack.Action { return v.decide(r, answer) })
 					defer n.ToMySQL.OnRequest(nil)
 
-					v.next(t, "l.fence = l.fence +", "INSERT INTO") // a key never seen: both say something
+					v.next(t, "SET l.fence = ", "INSERT INTO") // a key never seen: both say something
 					lease, err := l.Acquire(t.Context(), "k")
 					if err != nil {
 						t.Fatal(err)
