@@ -180,6 +180,9 @@ func (b *bench) compete(ctx context.Context, c benchCase, workers int, engine st
 
 func extras(r result) string {
 	var s string
+	if r.Efficiency > 0 {
+		s = fmt.Sprintf("  efficiency %.3f", r.Efficiency)
+	}
 	for _, name := range slices.Sorted(keysOf(r.Extra)) {
 		s += fmt.Sprintf("  %s %.4g", name, r.Extra[name])
 	}
