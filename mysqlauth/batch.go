@@ -130,17 +130,17 @@ func (l *lane[C]) empty() bool {
 }
 
 // pickBy makes a pick that takes, from the front, calls of the first one's
-// group with distinct keys, as many as fit.
-func pickBy[C any, G comparable](group func(C) G, key func(C) string) func([]C) ([]C, []C) {
+// group with distinct keys, at most so many.
+func pickBy[C any, G comparable](most int, group func(C) G, key func(C) string) func([]C) ([]C, []C) {
 	return func(queue []C) (batch, rest []C) {
-		keys := make(map[string]struct{}, min(len(queue), maxBatch))
+		keys := make(map[string]struct{}, min(len(queue), most))
 		var of G
 		for _, c := range queue {
 			if len(batch) == 0 {
 				of = group(c)
 			}
 			_, twice := keys[key(c)]
-			if len(batch) == maxBatch || twice || group(c) != of {
+			if len(batch) == most || twice || group(c) != of {
 				rest = append(rest, c)
 				continue
 			}

@@ -38,7 +38,7 @@ func newClaims(a *Authority) *lane[*claimCall] {
 		op:       "claim",
 		limit:    func([]*claimCall) time.Duration { return a.timeout },
 		unwanted: func(c *claimCall) bool { return c.ended.Load() },
-		pick: pickBy(
+		pick: pickBy(maxBatch,
 			func(c *claimCall) claimKind { return claimKind{c.claim.TTL, c.claim.Block, c.claim.Holder, c.part} },
 			func(c *claimCall) string { return c.claim.Key }),
 		run: a.runClaims,

@@ -45,7 +45,7 @@ func newReleases(a *Authority) *lane[*releaseCall] {
 		op:       "release",
 		limit:    func([]*releaseCall) time.Duration { return a.timeout },
 		unwanted: func(*releaseCall) bool { return false },
-		pick: pickBy(
+		pick: pickBy(maxBatch,
 			func(c *releaseCall) releaseKind {
 				if c.MinHold != 0 {
 					return releaseKind{alone: c}

@@ -53,7 +53,7 @@ func newRenews(a *Authority) *lane[*renewCall] {
 		op:       "renew",
 		limit:    a.renewLimit,
 		unwanted: (*renewCall).tooLate,
-		pick: pickBy(
+		pick: pickBy(maxRenewals,
 			func(c *renewCall) kind { return kind{c.TTL, c.part} },
 			func(c *renewCall) string { return c.Key }),
 		run: a.runRenews,
@@ -151,18 +151,33 @@ func (a *Authority) runRenews(s *session, batch []*renewCall) {
 	for i, c := range batch {
 		ours[i], keys[i] = pair{c.Key, c.Token}, c.Key
 	}
+	before := s.clock
 	var sent time.Time
+	var renewed int64
 	err := s.again(&a.retried, func() error {
 		sent = time.Now()
 		args := a.tables.renewArgs(ours, s.clock.at(sent)+limit.Microseconds(), ttl)
-		_, err := s.exec(limit, a.tables.renew(len(ours)), args...)
+		result, err := s.run(limit, a.tables.renew(len(ours)), args...)
+		if err != nil {
+			return err
+		}
+		if micros, err := result.LastInsertId(); err == nil && micros > 0 {
+			s.clock.set(micros, sent)
+		}
+		renewed, err = result.RowsAffected()
 		return err
 	})
 	if err != nil {
 		a.renewFailed(batch, err)
 		return
 	}
-	before := s.clock
+	if renewed == int64(len(batch)) { // each pair is one row at most: all of them were ours
+		a.watchClock(before, s.clock, time.Now(), ttl)
+		for _, c := range batch {
+			c.end(driver.Renewed{Until: sent.Add(ttl)})
+		}
+		return
+	}
 	r, err := s.read(limit, keys)
 	if err != nil {
 		a.renewFailed(batch, err)

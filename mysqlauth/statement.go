@@ -32,6 +32,11 @@ const inTime = "UTC_TIMESTAMP(6) < TIMESTAMP '1970-01-01 00:00:00' + INTERVAL ? 
 // the LIMIT of the subqueries, which is there for another reason.
 const maxBatch = 500
 
+// maxRenewals is the same for renewals: they come from a timer and not from
+// callers who wait, so that few statements are worth more than short ones. It is
+// that LIMIT.
+const maxRenewals = 1000
+
 // maxFence keeps fences within what every client language can hold.
 const maxFence = 1<<63 - 1
 
@@ -134,10 +139,12 @@ func (t tables) readBack(n int) string {
 // not by seconds. A date further ahead is what a clock left that was set back
 // since; kept, it would block the key for as long.
 //
+// Its answer says the server's time, in place of a generated number.
+//
 // Args: n keys, n pairs, not_after; TTL in microseconds three times.
 func (t tables) renew(n int) string {
 	return t.neverWaiting(t.pairs(n)+" AND expires_at > UTC_TIMESTAMP(6) AND "+inTime,
-		"l.expires_at = IF(l.expires_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND + INTERVAL 5 SECOND,"+
+		"l.expires_at = IF(LAST_INSERT_ID("+serverNow+") AND l.expires_at > UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND + INTERVAL 5 SECOND,"+
 			" UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,"+
 			" GREATEST(l.expires_at, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND))")
 }

@@ -45,9 +45,8 @@ func (l *Locker) attempt(ctx context.Context, key string, asked ask, policies *p
 	a := &attempt{
 		locker: l, caller: ctx, key: key, ask: asked, policies: policies, policy: policy, terms: t, end: time.Now().Add(t.wait),
 	}
-	a.turn = turn{key: key, tenure: &a.tenure}
-	a.tenure = tenure{turn: &a.turn, terms: t, policies: policies, caller: ctx, handles: 1}
-	a.tenure.first.tenure = &a.tenure
+	a.turn.key = key
+	a.sit(&a.terms, policies, ctx)
 	lease, err := a.run()
 	switch {
 	case errors.Is(err, errHandedLate):
@@ -81,8 +80,7 @@ type attempt struct {
 	policies *policySet
 	policy   *policy
 	terms    terms
-	turn     turn
-	tenure   tenure
+	seat
 
 	mark     driver.Mark
 	marked   bool // our mark stood when the filter last answered: we are next in line

@@ -21,8 +21,10 @@ type holding struct {
 	ttl    time.Duration
 	holder string
 	level  Level
-	grant  driver.Grant
 	mark   driver.Mark
+	// What a guarded write proves: the token and the table of the grant.
+	proof driver.Token
+	table string
 
 	mu sync.Mutex
 	// current is the tenure whose turn it is, also when that is over.
@@ -30,9 +32,7 @@ type holding struct {
 	// by stands behind it, under token. Promotion changes both, once.
 	by        grantor
 	token     driver.Token
-	promotion chan struct{} // closed when it has ended; nil before it begins
-	// undoing are marks of promotions that failed; only promotions touch it.
-	undoing []driver.Token
+	promotion *promotion // nil before the first
 
 	until    time.Time // local time before which it does not expire
 	block    block

@@ -40,7 +40,7 @@ func (l *Lease) Holder() string { return l.terms.holder }
 
 // Tenure returns what a guarded write proves.
 func (l *Lease) Tenure() driver.Tenure {
-	return driver.Tenure{Key: l.full, Token: l.grant.Token, Fence: l.fence, Table: l.grant.Table}
+	return driver.Tenure{Key: l.full, Token: l.proof, Fence: l.fence, Table: l.table}
 }
 
 // Context carries the values of the context given to Acquire, not its deadline

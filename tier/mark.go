@@ -56,10 +56,10 @@ func (t *tenure) finishMark() {
 	if t.marks.keep && t.terms.minHold > 0 {
 		keep = time.Until(t.granted.Add(t.terms.minHold))
 	}
-	promotion := t.promotion
+	promoted := t.promotion.ended()
 	t.locker.behind.run(func() {
-		if promotion != nil {
-			<-promotion // or the next of this process meets our own claim
+		if promoted != nil {
+			<-promoted // or the next of this process meets our own claim
 		}
 		switch {
 		case !t.marked():

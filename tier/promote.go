@@ -19,6 +19,21 @@ import (
 // tenure. The tenure stays what it is, LevelLocal and without a fence: what it
 // has read may be stale by now.
 
+// promotion is under the mutex of what it promotes.
+type promotion struct {
+	done chan struct{} // closed when it has ended; nil when the next renewal is to try again
+	// undoing are marks of promotions that failed; only promotions touch it.
+	undoing []driver.Token
+}
+
+// ended is closed when the promotion under way has ended; nil when there is none.
+func (p *promotion) ended() <-chan struct{} {
+	if p == nil {
+		return nil
+	}
+	return p.done
+}
+
 // promoteAll promotes every local tenure whose deciding tier serves.
 func (l *Locker) promoteAll() {
 	for _, h := range l.renewer.snapshot() {
@@ -35,18 +50,21 @@ func (l *Locker) promoteSoon(h *holding) {
 	h.mu.Lock()
 	defer h.unlock()
 	t := h.current // the only one: a local lease is never handed on
-	if _, local := t.by.(*localGrantor); !local || t.promotion != nil || t.state != tenureHeld {
+	if _, local := t.by.(*localGrantor); !local || t.promotion.ended() != nil || t.state != tenureHeld {
 		return
 	}
+	if t.promotion == nil {
+		t.promotion = &promotion{}
+	}
 	done := make(chan struct{})
-	t.promotion = done
+	t.promotion.done = done
 	l.behind.run(func() {
 		defer close(done)
 		again := l.promote(t)
 		t.mu.Lock()
 		defer t.unlock()
 		if again {
-			t.promotion = nil // the next renewal tries again
+			t.promotion.done = nil // the next renewal tries again
 		}
 	})
 }
@@ -73,7 +91,7 @@ func (l *Locker) promote(t *tenure) (again bool) {
 			return false
 		default:
 			if mark, ok := by.(*markGrantor); ok {
-				t.undoing = append(t.undoing, mark.token)
+				t.promotion.undoing = append(t.promotion.undoing, mark.token)
 			}
 			return true
 		}
@@ -88,7 +106,7 @@ var errOvertaken = fmt.Errorf("%w: another process was granted the key while it 
 // its own for each try: the driver may still be undoing the last one's.
 func (l *Locker) grantorOf(t *tenure) grantor {
 	if t.policy.Tiers == TiersFilter {
-		return &markGrantor{locker: l, token: driver.NewToken(), ttl: t.ttl, undoing: t.undoing}
+		return &markGrantor{locker: l, token: driver.NewToken(), ttl: t.ttl, undoing: t.promotion.undoing}
 	}
 	return l.rows
 }

@@ -37,7 +37,7 @@ type tenure struct {
 	*holding // nil while it waits in line
 	first    Lease
 	turn     *turn
-	terms    terms
+	terms    *terms // shared with others on the same: never changed
 	policies *policySet
 	caller   context.Context // whose values Context carries
 	fence    uint64          // never changes
@@ -57,30 +57,56 @@ type tenure struct {
 	cancel  context.CancelCauseFunc
 }
 
+// seat is a caller's place in line with what it becomes. While it waits it is part
+// of its attempt, which is gone when it holds what it was granted.
+type seat struct {
+	turn   turn
+	tenure tenure
+}
+
+// sit begins the tenure of a caller that has one handle.
+func (s *seat) sit(t *terms, policies *policySet, caller context.Context) {
+	s.turn.tenure = &s.tenure
+	s.tenure = tenure{turn: &s.turn, terms: t, policies: policies, caller: caller, handles: 1}
+	s.tenure.first.tenure = &s.tenure
+}
+
 // newTenure returns nil when the locker was closed meanwhile.
 func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
-	t := &a.tenure
+	s := &seat{}
+	s.sit(a.lasting(), a.policies, a.caller)
+	t := &s.tenure
 	now := time.Now()
 	h := &holding{
 		locker: a.locker, key: a.key, full: a.full, policy: a.policy, ttl: a.terms.ttl, holder: a.terms.holder,
-		level: level, grant: g, mark: a.mark, by: by, token: g.Token, until: g.Until, current: t,
+		level: level, proof: g.Token, table: g.Table, mark: a.mark, by: by, token: g.Token, until: g.Until, current: t,
 		block: block{
 			next: g.Fence + 1, last: g.Fence + uint64(a.terms.handoffs) - 1,
 			until: now.Add(a.terms.handoffFor), policies: a.policies,
 		},
 	}
-	t.holding, t.fence, t.terms, t.rung, t.granted = h, g.Fence, a.terms, a.rung(level), g.Until.Add(-a.terms.ttl)
+	t.holding, t.fence, t.rung, t.granted = h, g.Fence, a.rung(level), g.Until.Add(-a.terms.ttl)
 	h.mu.Lock()
 	defer h.unlock()
 	if !a.locker.renewer.add(h) {
-		t.holding = nil
 		return nil
 	}
+	a.turn.moveTo(&s.turn)
 	t.begin(now)
 	next := t.untilNext(now)
 	h.armed = now.Add(next)
 	h.timer = time.AfterFunc(next, h.tick)
 	return t
+}
+
+// lasting are the terms for as long as something is held on them: those of the
+// policy, unless the call has asked for others.
+func (a *attempt) lasting() *terms {
+	if len(a.ask.options) == 0 {
+		return &a.policy.terms
+	}
+	own := a.terms
+	return &own
 }
 
 // begin is the beginning of the hold. The caller holds the mutex.
