@@ -184,7 +184,7 @@ func runHot(ctx context.Context, t task, begin func(string) window) (measured, e
 			w.failed(err)
 			return
 		}
-		s := span{From: now()}
+		s := span{Proc: int64(t.Proc), From: now()}
 		if t.Hold > 0 {
 			time.Sleep(t.Hold)
 		}
@@ -215,7 +215,7 @@ func runContended(ctx context.Context, t task, begin func(string) window) (measu
 			w.failed(err)
 			return
 		}
-		s := span{Key: int64(n), From: now()}
+		s := span{Key: int64(n), Proc: int64(t.Proc), From: now()}
 		time.Sleep(t.Hold)
 		s.Until = now()
 		w.spans = append(w.spans, s)

@@ -277,6 +277,9 @@ func (b *bench) once(ctx context.Context, c benchCase, r *running, round int, du
 		if res.Efficiency, err = efficiency(spans, w, c.keys); err != nil {
 			return res, fmt.Errorf("%s: %w", r.name, err)
 		}
+		if c.procs > 1 {
+			res.Extra["handover_ms"] = handOver(spans)
+		}
 	}
 	return res, nil
 }

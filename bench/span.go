@@ -11,12 +11,13 @@ import (
 	"io"
 	"os"
 	"slices"
+	"time"
 )
 
 // span is one tenure as its holder saw it: from when Acquire had returned until
 // Release was called.
 type span struct {
-	Key         int64
+	Key, Proc   int64
 	From, Until instant
 }
 
@@ -48,7 +49,22 @@ func readSpans(path string) ([]span, error) {
 	return spans, nil
 }
 
-// efficiency is the share of the window in which the keys were held. Two spans
+// handOver is the median of the gaps between holds of a key by two processes, in
+// milliseconds. The spans are in order.
+func handOver(spans []span) float64 {
+	var gaps []time.Duration
+	for i, s := range spans {
+		if i > 0 && spans[i-1].Key == s.Key && spans[i-1].Proc != s.Proc {
+			gaps = append(gaps, s.From.sub(spans[i-1].Until))
+		}
+	}
+	if len(gaps) == 0 {
+		return 0
+	}
+	return medianOf(gaps).Seconds() * 1000
+}
+
+// efficiency puts the spans in order, and is the share of the window in which the keys were held. Two spans
 // of a key that overlap are a broken lock.
 func efficiency(spans []span, w window, keys int) (float64, error) {
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.From, b.From)) })

@@ -341,6 +341,33 @@ func TestHandOff_givesWay(t *testing.T) {
 	})
 }
 
+// TestHandOff_none asks the servers again at once: who hands nothing on has nothing
+// to make up for.
+func TestHandOff_none(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, tier.WithTTL(ttl), tier.WithWait(time.Minute), tier.WithHandoffs(1), tier.WithGiveWay(20*time.Millisecond))
+		first := r.must(t, "k")
+		second := r.queue(t.Context(), "k")
+		began := time.Now()
+		if err := first.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := <-second
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		if waited := time.Since(began); waited >= 20*time.Millisecond {
+			t.Errorf("the next of the same process waited %v", waited)
+		}
+		if got.lease.Tenure().Token == first.Tenure().Token {
+			t.Error("the lease was handed on")
+		}
+		if err := got.lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // TestHandOff_close neither hands on in a locker that closes, nor hangs.
 func TestHandOff_close(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

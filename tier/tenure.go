@@ -80,10 +80,12 @@ func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
 	h := &holding{
 		locker: a.locker, key: a.key, full: a.full, policy: a.policy, ttl: a.terms.ttl, holder: a.terms.holder,
 		level: level, proof: g.Token, table: g.Table, mark: a.mark, by: by, token: g.Token, until: g.Until, current: t,
-		block: block{
+	}
+	if a.terms.handoffs > 1 {
+		h.block = block{
 			next: g.Fence + 1, last: g.Fence + uint64(a.terms.handoffs) - 1,
 			until: now.Add(a.terms.handoffFor), policies: a.policies,
-		},
+		}
 	}
 	t.holding, t.fence, t.rung, t.granted = h, g.Fence, a.rung(level), g.Until.Add(-a.terms.ttl)
 	h.mu.Lock()
