@@ -50,7 +50,7 @@ func BenchmarkAutoPipeline_MarkClear(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	mark, clear := scriptOf(b, client, "lua/mark.lua"), scriptOf(b, client, "lua/clear.lua")
+	mark, erase := scriptOf(b, client, "lua/mark.lua"), scriptOf(b, client, "lua/clear.lua")
 	var n atomic.Int64
 	b.ReportAllocs()
 	b.SetParallelism(128)
@@ -60,7 +60,7 @@ func BenchmarkAutoPipeline_MarkClear(b *testing.B) {
 			if err := pipe.Do(b.Context(), "evalsha", mark, 1, key, "."+m.Token.String(), m.TTL.Milliseconds()).Err(); err != nil {
 				b.Error(err)
 			}
-			if err := pipe.Do(b.Context(), "evalsha", clear, 1, key, m.Token.String(), "bench:wake").Err(); err != nil {
+			if err := pipe.Do(b.Context(), "evalsha", erase, 1, key, m.Token.String(), "bench:wake").Err(); err != nil {
 				b.Error(err)
 			}
 		}

@@ -5,6 +5,7 @@ package tier
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,13 +43,16 @@ func (l *Locker) acquire(ctx context.Context, key string, asked ask) (*Lease, er
 
 // attempt is apart from acquire, so that a call that fails closed costs nothing.
 func (l *Locker) attempt(ctx context.Context, key string, asked ask, policies *policySet, policy *policy, t terms) (*Lease, error) {
-	a := &attempt{
+	a := attempts.Get().(*attempt)
+	*a = attempt{
 		locker: l, caller: ctx, key: key, ask: asked, policies: policies, policy: policy, terms: t, end: time.Now().Add(t.wait),
+		seat: newSeat(ctx, key, asked, policy, policies, t),
 	}
-	a.turn.key = key
-	a.sit(&a.terms, policies, ctx)
 	lease, err := a.run()
 	switch {
+	case err == nil && a.full == "": // it was handed on: nobody else knows the attempt
+		*a = attempt{}
+		attempts.Put(a)
 	case errors.Is(err, errHandedLate):
 		return l.acquire(ctx, key, asked.until(a.end))
 	case err != nil:
@@ -67,8 +71,10 @@ func (l *Locker) bound(ctx context.Context, wait time.Duration) (context.Context
 	}
 }
 
-// attempt is one Acquire on its way. Its turn and its tenure are in it because a
-// call that is handed what another has held needs nothing else.
+// attempts are reused by calls that are handed what another has held.
+var attempts = sync.Pool{New: func() any { return new(attempt) }}
+
+// attempt is one Acquire on its way.
 type attempt struct {
 	locker *Locker
 	caller context.Context
@@ -80,7 +86,7 @@ type attempt struct {
 	policies *policySet
 	policy   *policy
 	terms    terms
-	seat
+	*seat
 
 	mark     driver.Mark
 	marked   bool // our mark stood when the filter last answered: we are next in line

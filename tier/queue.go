@@ -134,16 +134,6 @@ func (t *turn) pass(h *holding) *tenure {
 	return next.tenure
 }
 
-// moveTo puts the head's place where it shall be while it holds the key.
-func (t *turn) moveTo(to *turn) {
-	t.queues.mu.Lock()
-	defer t.queues.mu.Unlock()
-	tenure := to.tenure
-	*to = *t
-	to.tenure = tenure
-	t.queues.lines[t.key].turns[0] = to
-}
-
 // givesWay lets other processes come first when the turn has left.
 func (t *turn) givesWay() {
 	t.queues.mu.Lock()

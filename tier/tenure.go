@@ -57,25 +57,37 @@ type tenure struct {
 	cancel  context.CancelCauseFunc
 }
 
-// seat is a caller's place in line with what it becomes. While it waits it is part
-// of its attempt, which is gone when it holds what it was granted.
+// seat is a caller's place in line with what it becomes. It is apart from the
+// attempt, which is gone when the caller holds something.
 type seat struct {
 	turn   turn
 	tenure tenure
 }
 
-// sit begins the tenure of a caller that has one handle.
-func (s *seat) sit(t *terms, policies *policySet, caller context.Context) {
-	s.turn.tenure = &s.tenure
-	s.tenure = tenure{turn: &s.turn, terms: t, policies: policies, caller: caller, handles: 1}
+// newSeat begins the tenure of a caller that has one handle. The terms are those
+// of the policy, unless the call has asked for others.
+func newSeat(caller context.Context, key string, asked ask, policy *policy, policies *policySet, t terms) *seat {
+	var s *seat
+	lasting := &policy.terms
+	if len(asked.options) == 0 {
+		s = &seat{}
+	} else {
+		with := &struct {
+			seat
+			own terms
+		}{own: t}
+		s, lasting = &with.seat, &with.own
+	}
+	s.turn = turn{key: key, tenure: &s.tenure}
+	s.tenure = tenure{turn: &s.turn, terms: lasting, policies: policies, caller: caller, handles: 1}
 	s.tenure.first.tenure = &s.tenure
+	return s
 }
 
 // newTenure returns nil when the locker was closed meanwhile.
 func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
-	s := &seat{}
-	s.sit(a.lasting(), a.policies, a.caller)
-	t := &s.tenure
+	t := &a.tenure
+	t.terms, t.policies = a.lasting(), a.policies // of the last reload
 	now := time.Now()
 	h := &holding{
 		locker: a.locker, key: a.key, full: a.full, policy: a.policy, ttl: a.terms.ttl, holder: a.terms.holder,
@@ -91,9 +103,9 @@ func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
 	h.mu.Lock()
 	defer h.unlock()
 	if !a.locker.renewer.add(h) {
+		t.holding = nil
 		return nil
 	}
-	a.turn.moveTo(&s.turn)
 	t.begin(now)
 	next := t.untilNext(now)
 	h.armed = now.Add(next)
@@ -101,11 +113,13 @@ func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
 	return t
 }
 
-// lasting are the terms for as long as something is held on them: those of the
-// policy, unless the call has asked for others.
+// lasting are the terms for as long as something is held on them.
 func (a *attempt) lasting() *terms {
-	if len(a.ask.options) == 0 {
+	switch {
+	case len(a.ask.options) == 0:
 		return &a.policy.terms
+	case a.policies == a.tenure.policies:
+		return a.tenure.terms
 	}
 	own := a.terms
 	return &own
