@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
 	"github.com/tierlock/tierlock/idempotency"
 	"github.com/tierlock/tierlock/tier"
 )
