@@ -13,7 +13,8 @@ import (
 // through the server, and this process gives way to the others.
 
 // block is what a holding has to give to the tenures after its first; nothing
-// where the policy has no hand-off, and then nobody has to give way either.
+// where the policy has no hand-off, and then nobody has to give way either, or
+// where the authority has not granted it: what was promoted has no fences to give.
 type block struct {
 	next, last uint64
 	until      time.Time // no hand-off after it
@@ -26,7 +27,7 @@ type block struct {
 // through the server, so that its token dies with it. The caller holds the mutex.
 func (t *tenure) canHandOn(now time.Time) bool {
 	l := t.locker
-	return t.state == tenureHeld && t.by == l.rows && t.block.policies != nil && t.terms.minHold == 0 &&
+	return t.state == tenureHeld && t.block.policies != nil && t.terms.minHold == 0 &&
 		t.pins.n == 0 && !t.pins.unseen && !t.freeing &&
 		t.until.Sub(now) >= t.ttl/2 &&
 		l.closing.Err() == nil && t.block.policies == l.policies.Load()

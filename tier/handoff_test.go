@@ -181,6 +181,27 @@ func TestHandOff_refused(t *testing.T) {
 	}
 }
 
+// TestHandOff_promoted has a row behind a local lease, which only keeps others out:
+// who comes next is granted a lease of its own.
+func TestHandOff_promoted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, shop(), tier.WithWait(time.Minute), tier.WithHandoffFor(time.Hour))
+		r.open(t)
+		lease := r.must(t, "inventory/1")
+		r.authority.Up()
+		time.Sleep(time.Second)
+		if !r.row(t, "inventory/1").Held {
+			t.Fatal("the row was not taken")
+		}
+		waiting := r.queue(t.Context(), "inventory/1")
+		r.release(t, lease)
+		next := now(t, waiting)
+		mustLevel(t, next, tier.LevelFull)
+		r.release(t, next)
+		r.clean(t)
+	})
+}
+
 // TestHandOff_nearExpiry hands nothing on that has less than half its TTL left.
 func TestHandOff_nearExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

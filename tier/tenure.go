@@ -93,7 +93,7 @@ func newTenure(a *attempt, g driver.Grant, by grantor, level Level) *tenure {
 		locker: a.locker, key: a.key, full: a.full, policy: a.policy, ttl: a.terms.ttl, holder: a.terms.holder,
 		level: level, proof: g.Token, table: g.Table, mark: a.mark, by: by, token: g.Token, until: g.Until, current: t,
 	}
-	if a.terms.handoffs > 1 {
+	if by == a.locker.rows && a.terms.handoffs > 1 {
 		h.block = block{
 			next: g.Fence + 1, last: g.Fence + uint64(a.terms.handoffs) - 1,
 			until: now.Add(a.terms.handoffFor), policies: a.policies,
