@@ -17,6 +17,7 @@ import (
 	"github.com/tierlock/tierlock/idempotency"
 	"github.com/tierlock/tierlock/internal/stack"
 	"github.com/tierlock/tierlock/tier"
+	"github.com/tierlock/tierlock/tier/driver"
 )
 
 // provers are the two ways of a guard to prove a tenure.
@@ -46,11 +47,14 @@ func (s *shop) slowCommits() {
 }
 
 // hurried has 64 workers of two processes hold the lock for less time than their
-// writes take, which go on behind; all have ended when it returns.
+// writes take, which go on behind; all have ended when it returns. It fails when no
+// lease was handed on.
 func (s *shop) hurried(t *testing.T, times int, write func(lease *tier.Lease, n int) error) {
 	t.Helper()
 	s.db.SetMaxOpenConns(80)
 	s.db.SetMaxIdleConns(80)
+	var mu sync.Mutex
+	tenures := make(map[driver.Token]int)
 	var workers, writes sync.WaitGroup
 	for i := range 64 {
 		locker := []*tier.Locker{s.locker, s.peer}[i%2]
@@ -61,6 +65,9 @@ func (s *shop) hurried(t *testing.T, times int, write func(lease *tier.Lease, n 
 					t.Errorf("acquire: %v", err)
 					return
 				}
+				mu.Lock()
+				tenures[lease.Tenure().Token]++
+				mu.Unlock()
 				done := make(chan struct{})
 				writes.Go(func() {
 					defer close(done)
@@ -78,6 +85,10 @@ func (s *shop) hurried(t *testing.T, times int, write func(lease *tier.Lease, n 
 	}
 	workers.Wait()
 	writes.Wait()
+	if len(tenures) == 64*times {
+		t.Error("no lease was handed on: the test tests nothing of that")
+	}
+	t.Logf("%d tenures of %d leases", 64*times, len(tenures))
 }
 
 // TestPins_hurried_P3 lets Release begin while guarded writes are under way: no two of

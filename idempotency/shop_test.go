@@ -87,9 +87,11 @@ func (s *shop) guardTables(t *testing.T) {
 	}
 }
 
-func open(t *testing.T, n tiers.Node) *tier.Locker {
+func open(t *testing.T, n tiers.Node, options ...tier.Option) *tier.Locker {
 	t.Helper()
-	l, err := tier.New(n.Filter, n.Authority, tier.WithNamespace(namespace), tier.WithTTL(ttl), tier.WithWait(10*time.Second))
+	l, err := tier.New(n.Filter, n.Authority, append([]tier.Option{
+		tier.WithNamespace(namespace), tier.WithTTL(ttl), tier.WithWait(10 * time.Second),
+	}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,6 +55,63 @@ func TestPairs_matchEachKeyWithItsOwnToken_C1(t *testing.T) {
 	})
 }
 
+// TestStaleBesideLive_P6 ends and renews two keys in one statement each. One of them
+// has a successor, whose token is the other's too, because one claim granted both.
+func TestStaleBesideLive_P6(t *testing.T) {
+	bothEngines(t, func(t *testing.T, d *stack.Database) {
+		p, admin := proxied(t, d), openAdmin(t, d)
+		a := open(t, d.DSNAt(p.Addr()), WithTimeout(busyLimit))
+		stale := mustClaim(t, a, claimOf("ns/taken"))
+		mustExec(t, admin, "UPDATE lease SET expires_at = UTC_TIMESTAMP(6) WHERE lock_key = 'ns/taken'")
+		grants, errs := claimTogether(t, a, claimOf("ns/taken"), claimOf("ns/live"))
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		successor, live := grants[0], grants[1]
+		if successor.Token != live.Token || stale.Token == live.Token || successor.Fence <= stale.Fence {
+			t.Fatalf("the test tests nothing: %+v, %+v, %+v", stale, successor, live)
+		}
+		until := func(key string) (at string) {
+			if err := admin.QueryRowContext(t.Context(), "SELECT expires_at FROM lease WHERE lock_key = ?", []byte(key)).Scan(&at); err != nil {
+				t.Fatal(err)
+			}
+			return at
+		}
+		var together atomic.Int32
+		p.OnRequest(func(r stack.Request) stack.Action {
+			if r.Has("l.expires_at") && r.Has("UPDATE") {
+				together.Add(1)
+			}
+			return stack.Pass
+		})
+		taken, before := until("ns/taken"), until("ns/live")
+		renewed := a.Renew(t.Context(), []driver.Renewal{
+			{Key: "ns/taken", Token: stale.Token, TTL: time.Hour, Until: stale.Until},
+			{Key: "ns/live", Token: live.Token, TTL: time.Hour, Until: live.Until},
+		})
+		if lossReason(renewed[0].Err) != driver.LossTaken || renewed[1].Err != nil {
+			t.Errorf("renewed: %v, %v", renewed[0].Err, renewed[1].Err)
+		}
+		if until("ns/taken") != taken || until("ns/live") == before {
+			t.Error("the stale renewal moved its successor's expiry, or the live one not its own")
+		}
+		if n := together.Swap(0); n != 1 {
+			t.Errorf("%d statements renewed: the test tests nothing", n)
+		}
+		errs = releaseTogether(t, a, releaseOf("ns/taken", stale), releaseOf("ns/live", live))
+		if lossReason(errs[0]) != driver.LossTaken || errs[1] != nil {
+			t.Errorf("released: %v, %v", errs[0], errs[1])
+		}
+		if !isHeld(t, admin, "ns/taken") || isHeld(t, admin, "ns/live") {
+			t.Error("the stale release freed its successor's row, or the live one not its own")
+		}
+		if n := together.Load(); n != 1 {
+			t.Errorf("%d statements released: the test tests nothing", n)
+		}
+		mustRelease(t, a, "ns/taken", successor)
+	})
+}
+
 func TestRelease_deadContext_stillReleases_B5(t *testing.T) {
 	bothEngines(t, func(t *testing.T, d *stack.Database) {
 		a, admin := open(t, d.DSN(), WithTimeout(busyLimit)), openAdmin(t, d)
