@@ -49,7 +49,7 @@ type status struct {
 	state State
 	since time.Time // when it opened; zero when closed
 	next  time.Time // when the next probe starts
-	err   error     // the failure that opened it, or the latest probe's
+	err   error     // of the latest outage: the failure that opened it, or the latest probe's
 }
 
 // New returns the health of a tier that is taken to serve. The probe asks the
@@ -181,7 +181,7 @@ func (h *Health) move(e event, now time.Time, cause error) {
 	}
 	switch {
 	case to == Closed:
-		h.status.Store(&status{})
+		h.status.Store(&status{err: was.err})
 		h.global = window{}
 		h.served = time.Time{}
 	case was.state == Closed:
@@ -202,7 +202,17 @@ func (h *Health) OpenSince() time.Time { return h.status.Load().since }
 
 // Err returns the failure that opened the tier or, once there was one, the
 // latest probe's; nil when it is closed.
-func (h *Health) Err() error { return h.status.Load().err }
+func (h *Health) Err() error {
+	s := h.status.Load()
+	if s.state == Closed {
+		return nil
+	}
+	return s.err
+}
+
+// LastErr is Err that stays when the tier has come back, for who was refused and
+// asks why only then.
+func (h *Health) LastErr() error { return h.status.Load().err }
 
 // RetryAfter returns how long it is until the next probe, which is the soonest
 // that asking again can have another answer. It is 0 when the tier is closed and

@@ -340,6 +340,10 @@ func TestHealth_Err(t *testing.T) {
 		require.Equal(t, errDown, x.Err())
 		pass(501 * time.Millisecond)
 		require.Equal(t, refused, x.Err())
+		x.probesAnswer(nil)
+		pass(time.Second)
+		require.NoError(t, x.Err())
+		require.Equal(t, refused, x.LastErr())
 	})
 }
 

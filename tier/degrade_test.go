@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -318,6 +319,21 @@ func TestLocal_marks_afterTheOutage(t *testing.T) {
 			t.Errorf("the mark of a full lease: %+v, %v; want a foreign one, not flagged", state, err)
 		}
 		r.release(t, lease)
+	})
+}
+
+// Who reads the error later, in a log, learns why it came all the same.
+func TestFailClosed_saysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, shop())
+		r.open(t)
+		_, err := r.TryAcquire(t.Context(), "payment/1")
+		r.authority.Up()
+		time.Sleep(time.Second)
+		r.release(t, r.must(t, "payment/1"))
+		if err == nil || !strings.Contains(err.Error(), "taken down") {
+			t.Errorf("%v: it does not say what had happened", err)
+		}
 	})
 }
 

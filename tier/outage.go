@@ -15,8 +15,8 @@ import (
 	"github.com/tierlock/tierlock/tier/driver"
 )
 
-// outage is the error of the rung fail_closed. It says what is known of the tier
-// when it is read, so that it can be made ahead.
+// outage is the error of the rung fail_closed. It says what is known of the latest
+// outage when it is read, so that it can be made ahead.
 type outage struct {
 	policy *policy
 	health *breaker.Health
@@ -24,7 +24,7 @@ type outage struct {
 
 func (o *outage) Error() string {
 	s := fmt.Sprintf("%v: policy %q fails closed (%v) while %s is out", ErrUnavailable, o.policy.name, o.policy.Degrade, decidingName(o.policy))
-	if err := o.health.Err(); err != nil {
+	if err := o.health.LastErr(); err != nil {
 		s += ": " + err.Error()
 	}
 	return s

@@ -101,7 +101,7 @@ func runClock(t *testing.T, s *tiers.Tiers, back func()) {
 	}
 	holder, other := lockers[0], lockers[1]
 	fences := newFences(func(string) uint64 { return 0 })
-	pair := func(locker *tier.Locker, key string) {
+	pairFor := func(hold time.Duration, locker *tier.Locker, key string) {
 		before := fences.before(key)
 		lease, err := locker.Acquire(context.Background(), key)
 		if err != nil {
@@ -109,10 +109,12 @@ func runClock(t *testing.T, s *tiers.Tiers, back func()) {
 			return
 		}
 		fences.granted(t, key, before, lease.Fence())
+		time.Sleep(hold)
 		if err := release(lease); err != nil {
 			t.Errorf("%s: %v", key, err)
 		}
 	}
+	pair := func(locker *tier.Locker, key string) { pairFor(0, locker, key) }
 	for i := range keys {
 		pair(holder, fmt.Sprintf("free-%d", i))
 		pair(holder, fmt.Sprintf("swept-%d", i))
@@ -138,7 +140,7 @@ func runClock(t *testing.T, s *tiers.Tiers, back func()) {
 	for i := range 8 {
 		running.Go(func() {
 			for working.Err() == nil {
-				pair(lockers[i%2], fmt.Sprintf("busy-%d", i%4))
+				pairFor(time.Millisecond, lockers[i%2], fmt.Sprintf("busy-%d", i%4)) // hand-offs alone would take the processors
 			}
 		})
 	}

@@ -58,6 +58,7 @@ func (r register) hold(fence uint64) error {
 	if err := r.write(os.Getpid(), fence); err != nil {
 		return err
 	}
+	time.Sleep(100 * time.Microsecond) // for whoever else was let in
 	if pid, mine, err := r.read(); err != nil || pid != os.Getpid() || mine != fence {
 		return fmt.Errorf("process %d came with fence %d while fence %d was held, %w", pid, mine, fence, err)
 	}
