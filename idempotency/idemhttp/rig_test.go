@@ -90,6 +90,9 @@ func (r *rig) locker(t *testing.T) *tier.Locker {
 			t.Errorf("close: %v", err)
 		}
 	})
+	if err := l.Check(t.Context()); err != nil { // not within the second of the first call
+		t.Fatal(err)
+	}
 	return l
 }
 

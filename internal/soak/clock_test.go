@@ -98,6 +98,7 @@ func runClock(t *testing.T, s *tiers.Tiers, back func()) {
 		}
 		lockers = append(lockers, locker)
 		t.Cleanup(func() { closeLocker(t, locker) })
+		noError(t, locker.Check(t.Context())) // not within the second of the first TryAcquire
 	}
 	holder, other := lockers[0], lockers[1]
 	fences := newFences(func(string) uint64 { return 0 })
