@@ -131,7 +131,7 @@ func (a *attempt) run() (*Lease, error) {
 // inLine waits to be the head of the line. The one before may have handed on what
 // it held; otherwise the servers are asked.
 func (a *attempt) inLine() (*Lease, error) {
-	waited := !a.turn.isHead()
+	waited := a.turn.waits()
 	head := true
 	if waited {
 		a.waits()
@@ -157,13 +157,14 @@ func (a *attempt) awaitTurn() bool {
 	if timer == nil {
 		timer = time.NewTimer(time.Hour)
 	}
-	timer.Reset(time.Until(a.end))
+	timer.Reset(a.terms.wait) // from a moment ago
 	defer func() {
 		timer.Stop()
 		timers.Put(timer)
 	}()
 	select {
 	case <-a.turn.ready:
+		a.turn.heard()
 		return true
 	case <-a.caller.Done():
 	case <-a.locker.closing.Done():

@@ -23,6 +23,7 @@ import (
 // not want to wait for another holder may wait for that.
 type queues struct {
 	maxWaiters int
+	signals    sync.Pool // of turns that have become head, empty again
 
 	mu      sync.Mutex
 	lines   map[string]*line
@@ -53,7 +54,7 @@ type turn struct {
 	held   bool          // it was granted the key
 	yields bool          // other processes come first when it has left
 	late   bool          // it gives them time for that
-	ready  chan struct{} // closed when the turn becomes head; nil when it was at once
+	ready  chan struct{} // told once, when the turn becomes head; nil when it was at once
 	tenure *tenure       // what it is to become
 }
 
@@ -81,7 +82,7 @@ func (q *queues) enter(t *turn, patient bool) error {
 	}
 	t.queues = q
 	if len(ln.turns) > 0 {
-		t.ready = make(chan struct{})
+		t.ready = q.signal()
 	}
 	ln.turns = append(ln.turns, t)
 	ln.promote()
@@ -96,22 +97,25 @@ func (ln *line) promote() {
 	}
 	first.state = turnHead
 	if first.ready != nil {
-		close(first.ready)
+		first.ready <- struct{}{}
 	}
 }
 
-// isHead reports whether there is nobody ahead.
-func (t *turn) isHead() bool {
-	if t.ready == nil {
-		return true
+// signal has room for the one word that a turn is told, so that nobody waits to
+// tell it.
+func (q *queues) signal() chan struct{} {
+	if c, ok := q.signals.Get().(chan struct{}); ok {
+		return c
 	}
-	select {
-	case <-t.ready:
-		return true
-	default:
-		return false
-	}
+	return make(chan struct{}, 1)
 }
+
+// waits reports whether somebody was ahead when the turn entered.
+func (t *turn) waits() bool { return t.ready != nil }
+
+// heard gives the signal back. Only who has received it may call it: the turn is
+// told no more.
+func (t *turn) heard() { t.queues.signals.Put(t.ready) }
 
 // pass makes the next in line the head, with what the head holds, and lets the
 // head go. It returns nil when nobody waits who can take it.
@@ -130,7 +134,7 @@ func (t *turn) pass(h *holding) *tenure {
 	t.state, next.state, next.held = turnGone, turnHead, true
 	ln.turns = slices.Delete(ln.turns, 0, 1)
 	ln.fault = nil
-	close(next.ready)
+	next.ready <- struct{}{}
 	return next.tenure
 }
 
