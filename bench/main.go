@@ -107,7 +107,12 @@ func parse(args []string) (config, error) {
 		return c, err
 	}
 	if *locks != "" {
-		c.locks, err = subset("-lock", *locks, lockNames())
+		if c.locks, err = subset("-lock", *locks, lockNames()); err != nil {
+			return c, err
+		}
+	}
+	if c.profile != "" { // not after a minute of measuring
+		err = os.MkdirAll(c.profile, 0o755)
 	}
 	return c, err
 }
