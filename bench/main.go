@@ -59,7 +59,12 @@ func parentMain() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b := &bench{config: cfg, out: os.Stdout, progress: os.Stderr}
-	err = b.run(ctx)
+	if cfg.profile != "" { // now, not after a minute of measuring
+		err = os.MkdirAll(cfg.profile, 0o755)
+	}
+	if err == nil {
+		err = b.run(ctx)
+	}
 	switch {
 	case errors.Is(err, errBroken):
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -111,10 +116,7 @@ func parse(args []string) (config, error) {
 			return c, err
 		}
 	}
-	if c.profile != "" { // not after a minute of measuring
-		err = os.MkdirAll(c.profile, 0o755)
-	}
-	return c, err
+	return c, nil
 }
 
 // subset splits a list and refuses names that are not among those known.

@@ -14,12 +14,45 @@ import (
 	"github.com/tierlock/tierlock/tier"
 )
 
-// waiters is how many calls wait in a locker with these metrics.
-func waiters(t *testing.T, metrics prometheus.Gatherer) (n float64) {
+// crew is a locker with callers who wait behind a holder.
+type crew struct {
+	*tier.Locker
+	metrics *prometheus.Registry
+	next    chan answer // of the one who waits
+}
+
+type answer struct {
+	lease *tier.Lease
+	err   error
+}
+
+func newCrew(t *testing.T, s *shop) *crew {
 	t.Helper()
-	families, err := metrics.Gather()
+	c := &crew{metrics: prometheus.NewRegistry(), next: make(chan answer, 1)}
+	c.Locker = open(t, s.Node(t), tier.WithMetrics(c.metrics), tier.WithHandoffFor(time.Minute))
+	return c
+}
+
+// queue has one wait for the key, and returns when he does.
+func (c *crew) queue(t *testing.T) error {
+	t.Helper()
+	go func() {
+		lease, err := c.Acquire(t.Context(), key)
+		c.next <- answer{lease, err}
+	}()
+	for end := time.Now().Add(10 * time.Second); c.waiting(t) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return errors.New("nobody waits for the key")
+		}
+	}
+	return nil
+}
+
+func (c *crew) waiting(t *testing.T) (n float64) {
+	t.Helper()
+	families, err := c.metrics.Gather()
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 	for _, family := range families {
 		if family.GetName() == "tierlock_waiters" {
@@ -37,35 +70,22 @@ func waiters(t *testing.T, metrics prometheus.Gatherer) (n float64) {
 func TestDo_returnedEarly_P3(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, s *shop) {
 		g := s.guard(t)
-		metrics := prometheus.NewRegistry()
-		l := open(t, s.Node(t), tier.WithMetrics(metrics), tier.WithHandoffFor(time.Minute))
+		c := newCrew(t, s)
 		tx := s.sell(t) // of the one who stays behind
-		type answer struct {
-			lease *tier.Lease
-			err   error
-		}
-		next := make(chan answer, 1)
 		var left *tier.Lease
-		if err := l.Do(t.Context(), key, func(_ context.Context, lease *tier.Lease) error {
+		if err := c.Do(t.Context(), key, func(_ context.Context, lease *tier.Lease) error {
 			left = lease
-			go func() {
-				lease, err := l.Acquire(t.Context(), key)
-				next <- answer{lease, err}
-			}()
-			for waiters(t, metrics) == 0 {
-				time.Sleep(time.Millisecond)
-			}
-			return nil
+			return c.queue(t)
 		}); err != nil {
 			t.Fatal(err)
 		}
-		got := <-next
+		got := <-c.next
 		if got.err != nil {
 			t.Fatal(got.err)
 		}
 		lease := got.lease
 		if lease.Tenure().Token != left.Tenure().Token || lease.Fence() <= left.Fence() {
-			t.Fatalf("not handed on: the test tests nothing")
+			t.Fatal("not handed on: the test tests nothing")
 		}
 		s.proxy.Mark()
 		for name, refused := range map[string]func() error{
@@ -105,38 +125,33 @@ func TestDo_returnedEarly_P3(t *testing.T) {
 // because the library does not see that COMMIT.
 func TestDo_returnedEarly_pinned_P3(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, s *shop) {
-		metrics := prometheus.NewRegistry()
-		l := open(t, s.Node(t), tier.WithMetrics(metrics), tier.WithHandoffFor(time.Minute))
+		c := newCrew(t, s)
 		tx := s.sell(t)
 		var left *tier.Lease
-		next := make(chan *tier.Lease, 1)
-		_ = l.Do(t.Context(), key, func(_ context.Context, lease *tier.Lease) error {
+		err := c.Do(t.Context(), key, func(_ context.Context, lease *tier.Lease) error {
 			left = lease
-			go func() {
-				lease, err := l.Acquire(t.Context(), key)
-				if err != nil {
-					t.Error(err)
-				}
-				next <- lease
-			}()
-			for waiters(t, metrics) == 0 {
-				time.Sleep(time.Millisecond)
+			if err := errors.Join(c.queue(t), confirm(t, tx, lease)); err != nil {
+				t.Errorf("while it is held: %v", err)
 			}
-			return confirm(t, tx, lease)
-		}) // the release is under way when its bound has come: the row is locked
+			return nil
+		})
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, tier.ErrLost) {
+			t.Errorf("the release of a row that is locked: %v, want context.DeadlineExceeded", err)
+		}
 		select {
-		case lease := <-next:
-			next <- lease
-			t.Error("the key was passed on while a confirmed write was not committed")
+		case got := <-c.next:
+			c.next <- got
+			t.Errorf("the key was passed on while a confirmed write was not committed: %v, %v", got.lease, got.err)
 		case <-time.After(200 * time.Millisecond):
 		}
 		if err := tx.Commit(); err != nil {
 			t.Error(err)
 		}
-		lease := <-next
-		if lease == nil {
-			return
+		got := <-c.next
+		if got.err != nil {
+			t.Fatal(got.err)
 		}
+		lease := got.lease
 		s.stock(t, 9)
 		if lease.Tenure().Token == left.Tenure().Token || lease.Fence() <= left.Fence() {
 			t.Errorf("fence %d after %d; the token must be another", lease.Fence(), left.Fence())

@@ -157,7 +157,7 @@ func (a *attempt) awaitTurn() bool {
 	if timer == nil {
 		timer = time.NewTimer(time.Hour)
 	}
-	timer.Reset(a.terms.wait) // from a moment ago
+	timer.Reset(time.Until(a.end)) // the end, however long the process stood still since
 	defer func() {
 		timer.Stop()
 		timers.Put(timer)

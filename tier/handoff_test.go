@@ -186,13 +186,7 @@ func TestHandOff_refused(t *testing.T) {
 func TestHandOff_promoted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, shop(), tier.WithWait(time.Minute), tier.WithHandoffFor(time.Hour))
-		r.open(t)
-		lease := r.must(t, "inventory/1")
-		r.authority.Up()
-		time.Sleep(time.Second)
-		if !r.row(t, "inventory/1").Held {
-			t.Fatal("the row was not taken")
-		}
+		lease := r.promoted(t, "inventory/1")
 		waiting := r.queue(t.Context(), "inventory/1")
 		r.release(t, lease)
 		next := now(t, waiting)
