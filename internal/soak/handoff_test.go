@@ -3,6 +3,7 @@
 package soak
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -91,7 +92,7 @@ func init() {
 					lease, err := l.Acquire(ctx, "k")
 					if ctx.Err() != nil {
 						if err == nil {
-							_ = lease.Release(ctx)
+							_ = lease.Release(context.Background())
 						}
 						return
 					}
@@ -109,7 +110,7 @@ func init() {
 					} else {
 						last = token
 					}
-					if err := lease.Release(ctx); err != nil {
+					if err := lease.Release(context.Background()); err != nil { // not unknown because we are to end
 						wrong(err)
 						return
 					}
